@@ -44,8 +44,9 @@ pytestmark = pytest.mark.own_broker
 
 @pytest.fixture(scope="module")
 def moved(fork_server: None) -> Iterator[Broker]:
-    """A broker of this file with two Handlers."""
-    with forked_broker()({"num.io.threads": 2, "num.network.threads": 1}) as running:
+    """A broker of this file with two Handlers. It looks for timed out transactions only when time was moved."""
+    never = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500 * HOUR_MS}
+    with forked_broker()({"num.io.threads": 2, "num.network.threads": 1, **never}) as running:
         yield running
 
 
@@ -158,9 +159,9 @@ def test_transaction_is_aborted_at_its_timeout(moved: Broker, client: RawClient)
         answer = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [name]})
         return str(answer["transaction_states"][0]["transaction_state"])
 
-    moved.time.advance(seconds=50)
+    moved.time.advance(seconds=58)
     assert state() == "Ongoing"
-    moved.time.advance(seconds=11)
+    moved.time.advance(seconds=3)
     wait_until(lambda: state() == "CompleteAbort")
 
 

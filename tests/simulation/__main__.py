@@ -50,6 +50,11 @@ def main() -> int:
         help="every seed with crashes in a row and clock steps, or none; by default some",
     )
     parser.add_argument(
+        "--jumps",
+        action=argparse.BooleanOptionalAction,
+        help="every seed with jumps of the broker's time, or none; by default some",
+    )
+    parser.add_argument(
         "--mutation",
         nargs="+",
         metavar="NAME",
@@ -86,6 +91,7 @@ def _plan(options: argparse.Namespace, seed: int) -> Plan:
         transactions=options.transactions,
         tls=options.tls,
         crashes=options.crashes,
+        jumps=options.jumps,
     )
 
 

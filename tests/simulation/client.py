@@ -199,7 +199,7 @@ class Client(Actor):
         elif self._should_prolong():
             yield from self.log_in()
         number = next(self._numbers)
-        frame = memoryview(codec.encode_request(key, version, number, self.name, fields))
+        frame = memoryview(self.encode(key, version, number, fields))
         if not self.waits:
             self.waits_since_ns = self.world.now_ns()
         is_lone = not self.waits and len(frame) <= _LONE_BYTES_MAX and not self._is_logging_in
@@ -276,10 +276,18 @@ class Client(Actor):
         self.lone_since_ns = 0
         number, key, version = self.waits.popleft()
         self.waits_since_ns = self.world.now_ns()
-        got, fields = codec.decode_response(key, version, frame)
+        got, fields = self.decode(key, version, frame)
         if got != number:
             self.world.violate(f"{self.name}: answers out of order: {got} came, {number} was next")
         return number, fields
+
+    def encode(self, key: ApiKey, version: int, number: int, fields: Fields) -> bytes:
+        """Return the frame of a request."""
+        return codec.encode_request(key, version, number, self.name, fields)
+
+    def decode(self, key: ApiKey, version: int, frame: bytes) -> tuple[int, Fields]:
+        """Return the correlation id and the fields of a response."""
+        return codec.decode_response(key, version, frame)
 
     def call(self, key: ApiKey, version: int, fields: Fields, patience_ms: int = PATIENCE_MS) -> Life:
         """One request and its answer."""

@@ -121,7 +121,7 @@ class GroupMember(Committing):
         if epoch < 0:
             # The coordinator can have written the leave although the answer is an error or gets lost.
             self.forget()
-        sent_ns, epoch_before = self.world.now_ns(), self.mates.epoch if epoch == 0 else epoch
+        sent_ns, epoch_before = self.world.broker_ns(), self.mates.epoch if epoch == 0 else epoch
         answer = yield from self.call(*self.api, self.request(epoch))
         code = answer["error_code"]
         if code in _REJOIN:
@@ -134,7 +134,8 @@ class GroupMember(Committing):
             self.history.counts[f"heartbeats of {self.kind}"] += 1
             self.epoch = answer["member_epoch"]
             self.interval_ms = answer["heartbeat_interval"]
-            if not self.is_strict:
+            # When time moves, a group whose members have all left or expired is removed, and begins anew.
+            if not self.is_strict or (epoch == 0 and self.world.movable is not None):
                 epoch_before = 0
             self.mates.answered(self.name, self.epoch, sent_ns=sent_ns, epoch_before=epoch_before)
             told = self.assignment(answer)
@@ -165,7 +166,7 @@ class GroupMember(Committing):
 
     def own(self, parts: set[Part]) -> None:
         """Own these partitions from now on, and no others."""
-        self.mates.own(self.name, self.owned, parts, now_ns=self.world.now_ns(), is_strict=self.is_strict)
+        self.mates.own(self.name, self.owned, parts, now_ns=self.world.broker_ns(), is_strict=self.is_strict)
         self.owned = parts
 
     @property

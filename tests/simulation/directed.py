@@ -20,6 +20,7 @@ from tests.simulation.plan import (
     Plan,
     plan_of,
     with_crowds,
+    with_jumps,
 )
 
 _MAKERS: Final = ("admin", "operator")
@@ -139,6 +140,13 @@ def moved(seed: int) -> Plan:
     return _small(seed, ["admin", "producer-all", "consumer", "consumer"], events, **{"kproc.time.movable": "true"})
 
 
+def jumping(seed: int) -> Plan:
+    """One client moves the broker's time, and judges what has expired."""
+    plan = with_jumps(_plain(seed), is_calm=True)
+    kinds = ("admin", "jumper-calm")
+    return replace(plan, duration_ms=200, clients=tuple(each for each in plan.clients if each.kind in kinds), events=())
+
+
 def consuming(seed: int) -> Plan:
     """Members of a consumer group and faults, and no other clients."""
     plan = plan_of(CONSUMERS_EVERY * seed, power=6.0, transactions=False, tls=False)
@@ -171,4 +179,7 @@ DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
     "sockets-of-a-dead-processor-lost": reconnecting,
     "stalled-connection-forgotten": overfilled,
     "moved-time-not-followed": moved,
+    "handlers-miss-moved-time": jumping,
+    "moved-time-skips-a-handler": jumping,
+    "cleaner-misses-moved-time": jumping,
 }

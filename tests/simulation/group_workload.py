@@ -106,6 +106,8 @@ class Member(Committing):
         self.member_id, self.generation = "", -1
 
     def accept(self, what: str, code: int) -> bool:
+        if code == E.GROUP_ID_NOT_FOUND and self.world.movable is not None:
+            code = E.UNKNOWN_MEMBER_ID  # All sessions ended when time moved, and an empty group is removed.
         if code == E.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         if code and code not in PASSING and code not in _REJOIN:

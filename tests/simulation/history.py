@@ -40,6 +40,7 @@ class PartitionHistory:
     deleted_below: int = 0  # By an answered DeleteRecords.
     high_watermark: int = 0
     trimming_to: int = 0  # By a DeleteRecords that was sent.
+    dates: dict[int, int] = field(default_factory=dict)  # Of records whose topic has a retention, by offset.
     deleted: set[bytes] = field(default_factory=set)  # What was acknowledged below that when the power went.
     # A failed disk: what was promised before is kept, nothing is promised any more. None: it has not failed.
     kept: dict[int, Promise] | None = None
@@ -53,7 +54,7 @@ class TopicHistory:
     topic_id: bytes
     partitions: int
     is_compacted: bool
-    trims: bool = False  # Retention may take records.
+    retention_ms: int | None = None  # None: retention keeps all records.
     is_deleted: bool = False  # Somebody asked for it.
 
 
@@ -108,6 +109,11 @@ class History:
             "operations": 0,
             "cycles": 0,
             "write cycles": 0,
+            "jumps": 0,
+            "retained": 0,
+            "expired": 0,
+            "expired tokens": 0,
+            "silent": 0,
         }
         self.transactions = TransactionHistory(violate)
         self.shares = ShareHistory(violate, self.counts)
@@ -220,7 +226,7 @@ class History:
         if log_start < 0:
             return
         topic = self.topics.get(topic_id)
-        if topic is not None and not topic.is_compacted:
+        if topic is not None and not topic.is_compacted and topic.retention_ms is None:
             self._judge_start(name, known, log_start)
         if floor.restarts != self.restarts:
             return  # What was known then may be undone, and the answer may be one of before: see `restarted`.
@@ -232,6 +238,14 @@ class History:
         """Nothing but a DeleteRecords moves the start of a log that is not compacted."""
         if log_start > max(known.deleted_below, known.trimming_to):
             self._violate(f"{name}: starts at {log_start}, deleted was below {known.deleted_below}")
+
+    def judge_retention(self, topic: TopicHistory, partition: int, log_start: int, now_ms: int) -> None:
+        """Compare the start of a log with the dates of its records."""
+        assert topic.retention_ms is not None
+        dates = self.of(topic.topic_id, partition).dates
+        kept = [at for at, date_ms in dates.items() if date_ms + topic.retention_ms >= now_ms]
+        if kept and log_start > min(kept):
+            self._violate(f"{topic.name}-{partition}: starts at {log_start}, {min(kept)} is younger than its retention")
 
     def deleted_records(self, topic_id: bytes, partition: int, low_watermark: int) -> None:
         known = self.of(topic_id, partition)
@@ -320,7 +334,8 @@ class History:
             missing = [offset for offset in range(log_start, end) if offset not in got]
             if missing:
                 self._violate(f"{name}: offsets {missing[:5]} of {log_start} to {end} are not there")
-            self._judge_start(name, known, log_start)
+            if topic.retention_ms is None:
+                self._judge_start(name, known, log_start)
         got = {offset: value for offset, value in got.items() if not value.startswith(MARKER)}
         newest: dict[bytes, int] = {}
         for offset, value in got.items():

@@ -47,6 +47,8 @@ from kproc.broker.request.divided_requests import DividedRequests
 from kproc.broker.role.due_time import DueTime
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionRow, PartitionTable
 from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.role.role import Role
+from kproc.broker.role.roles import HANDLER
 from kproc.broker.security.authorizer import StandardAuthorizer
 from kproc.broker.security.tls import make_context
 from kproc.broker.share.partition.dead_letters import DeadLetterWriter
@@ -68,6 +70,7 @@ from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.marker_delivery import MarkerDelivery
 from kproc.broker.transaction.state import PREPARED, State
+from kproc.broker.transport.agent import AgentId
 from tests.simulation import doubles
 from tests.simulation.directed import DIRECTED
 from tests.simulation.plan import Plan, plan_of
@@ -99,6 +102,7 @@ _ACKNOWLEDGE: Final = SharePartition.acknowledge
 _WRITE_LETTERS: Final = DeadLetterWriter.write
 _TO_PERSIST: Final = InFlightRecords.to_persist
 _ACQUIRE_AGAIN: Final = InFlightRecords.acquire_again
+_REQUEST_ALL: Final = SupervisorOperations._request_all
 _ADD_UNWRITTEN: Final = ClassicGroups.add_unwritten
 
 
@@ -242,6 +246,11 @@ def _stalled_unseen(self: Any, connection: Any) -> None:
 
 def _nobody_asked(self: Any, roles: Any, what: str, body: Any, on_all: Any) -> None:
     on_all({})
+
+
+def _all_but_one_asked(self: Any, roles: Any, what: str, body: Any, on_all: Any) -> None:
+    told = [role for role in roles if role.agent != AgentId(HANDLER, 0)]
+    _REQUEST_ALL(self, told, what, body, on_all)
 
 
 def _found_and_forgotten(self: Any) -> bool:
@@ -454,6 +463,9 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "tables-without-a-bound": [(ClassicGroups, "add_unwritten", _added_without_a_bound)],
     "failed-write-not-undone": [(LogAppender, "_undo", _refused_but_not_undone)],
     "moved-time-not-followed": [(SupervisorOperations, "_request_all", _nobody_asked)],
+    "handlers-miss-moved-time": [(Handler, "follow_time", Role.follow_time)],
+    "moved-time-skips-a-handler": [(SupervisorOperations, "_request_all", _all_but_one_asked)],
+    "cleaner-misses-moved-time": [(Cleaner, "follow_time", Role.follow_time)],
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
     **OF_TLS,

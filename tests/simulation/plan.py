@@ -61,6 +61,7 @@ class Plan:
     epoch_max: int = EPOCH_MAX  # Of producer ids.
     slice_rows: int = 0  # Of a divided request; 0: as many as in a broker.
     table_max: int = 0  # Entries of tables that clients fill; 0: as many as in a broker.
+    has_jumps: bool = False  # The broker's time is moved.
 
     def without(self, part: ClientPlan | Event) -> Plan:
         """The same without one client or event."""
@@ -104,6 +105,15 @@ _CALM: Final = (
 )
 _DEADLY: Final = ("kill", "hang", "power", "restart", "fork")
 _CRASHES_EVERY: Final = 11
+_JUMPS_EVERY: Final = 13
+_JUMPS_REST: Final = 8
+_TOKENS: Final = 0.5  # Of the plans with jumps of time.
+_ALWAYS_MS: Final = str((1 << 31) - 1)
+# Events that set the time of the broker back, because it starts again.
+_STARTING: Final = ("power", "restart")
+_FAILING: Final = {"write", "sync"}  # Disk faults after which the broker starts again.
+# Events after which something may expire late, or a session begins anew.
+_LATE: Final = (*MOVING, *_DEADLY, "pause", "delay", "late", "disk", "listener")
 # From one crash to the next while nobody uses the broker: a start, and the checkpoint's shortest interval of a second.
 _IDLE_MS: Final = 1_400
 _QUOTAS: Final = 0.2
@@ -125,16 +135,19 @@ def plan_of(
     tls: bool | None = None,
     crashes: bool | None = None,
     shares: bool | None = None,
+    jumps: bool | None = None,
     late_markers: float = _LATE_MARKERS,
 ) -> Plan:
     """The plan of a seed; every fourth is of transactions, too, unless it is said whether, and a share of these about
     markers that come late; every third of rules, every fifth of logins, every seventh of TLS, unless it is said. Every
     eleventh is about crashes in a row, and nothing else."""
-    if seed % _CRASHES_EVERY == 0 and not (transactions or tls) if crashes is None else crashes:
+    if seed % _CRASHES_EVERY == 0 and not (transactions or tls or jumps) if crashes is None else crashes:
         return _with_crashes(_plan_of(seed, power))
     plan = _plan_without_tls(
         seed, power, transactions=transactions, shares=shares, late_markers=late_markers
     )
+    if seed % _JUMPS_EVERY == _JUMPS_REST if jumps is None else jumps:
+        return with_jumps(plan)
     plan = _with_slow_senders(plan)
     if seed % _SLICES_EVERY == 1:
         plan = replace(plan, slice_rows=_SLICE_ROWS)
@@ -245,6 +258,42 @@ def _with_crashes(plan: Plan) -> Plan:
         settings=settings,
         clients=(*(each for each in plan.clients if each.kind in ("admin", "operator")), *clients),
         events=tuple(events),
+    )
+
+
+def with_jumps(plan: Plan, *, is_calm: bool | None = None) -> Plan:
+    """Somebody moves the broker's time. In half of the plans, or if said so, no role is late for it.
+
+    Offsets, ids of producers and records of other topics never expire, so that nothing of them may be missing.
+    """
+    rng = random.Random(f"jumps {plan.seed}")
+    is_calm = rng.random() < 0.5 if is_calm is None else is_calm
+    if rng.random() < _TOKENS:
+        plan = _with_logins(plan)
+    settings = {
+        "kproc.time.movable": "true",
+        "delegation.token.secret.key": "a secret of this plan",
+        "log.retention.ms": "-1",
+        "offsets.retention.minutes": _ALWAYS_MS,
+        "producer.id.expiration.ms": _ALWAYS_MS,
+        "transactional.id.expiration.ms": _ALWAYS_MS,
+    }
+    if is_calm:  # What is due would be found late without the message that time was moved.
+        settings["log.retention.check.interval.ms"] = "3600000"
+        settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = "3600000"
+    left_out = _LATE if is_calm else _STARTING
+    # Nobody else waits for what comes late now.
+    silent = ("share-member", "silent-old", "silent-new") if is_calm else ("share-member",)
+    jumper = ClientPlan("jumper-calm" if is_calm else "jumper", "jumper", rng.getrandbits(30))
+    return replace(
+        plan,
+        settings={**plan.settings, **settings},
+        clients=(*(each for each in plan.clients if each.kind not in silent), jumper),
+        events=tuple(
+            each for each in plan.events if each.kind not in left_out and not _FAILING & set(each.arguments)
+        ),
+        has_transactions=True,
+        has_jumps=True,
     )
 
 

@@ -11,6 +11,8 @@ import errno
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from kproc.broker.handler.syncer import Outcome, sync_one
 from kproc.broker.ipc import link as real_link
 from kproc.broker.ipc.wait import Sleeper
 from kproc.broker.processor.processor import Processor
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from kproc.broker.storage.log import Log, SyncPoint
 from kproc.broker.supervisor.child import ChildRole
@@ -70,7 +73,10 @@ class SimulatedRole(ChildRole):
     _linking: AgentId | None = None
     process: Process
 
-    def __init__(self, agent_id: AgentId, plan: Any, control: ControlSocket, *, is_restart: bool) -> None:
+    def __init__(self, agent_id: AgentId, plan: BrokerPlan, control: ControlSocket, *, is_restart: bool) -> None:
+        if plan.movable is not None:
+            # A fork copies all of the clock but its word.
+            plan = replace(plan, movable=copy(plan.movable))
         super().__init__(agent_id, plan, control, is_restart=is_restart)
         self.gates: dict[AgentId, Gate] = {}
 

@@ -40,6 +40,7 @@ from tests.simulation.slow_senders import SlowSender
 from tests.simulation.small_slices import slices_of
 from tests.simulation.small_tables import Crowd, overfull_tables, tables_up_to
 from tests.simulation.streams_workload import StreamsMember
+from tests.simulation.time_workload import Jumper
 from tests.simulation.tls_workload import Hauler, Stranger
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
@@ -104,7 +105,7 @@ class Run:
         self.history = History(self.world.violate)
         self.history.is_synced = plan.settings.get("kproc.flush") == "group"
         self.history.shares.has_dead_letters = plan.settings.get(AUTO_CREATE) == "true"
-        self.history.shares.is_strict = not any(each.kind in MOVING for each in plan.events)
+        self.history.shares.is_strict = not plan.has_jumps and not any(each.kind in MOVING for each in plan.events)
         self.disk = MemoryDisk(lambda: self.world.clock.wall_ms() * MS)
         self.clients: list[Client] = []
         self.ports = [PORT]
@@ -187,6 +188,7 @@ class Run:
                 broker = self.broker = SimulatedBroker(self.world, self._config)
                 broker.keeper.may_fail = lambda _agent: self.disk_faults > 0
                 broker.keeper.sync_ns = self._sync_ns
+                self.world.movable = broker.supervisor._plan.movable
                 status = broker.run(self._on_ready)
             except PowerLost:
                 self._after_power_loss()
@@ -244,6 +246,8 @@ class Run:
             return KINDS[what](
                 *arguments, is_new=which == "new", transactional_id=kind if what == "rival" else ""
             )
+        if kind.startswith("jumper"):
+            return Jumper(*arguments, is_calm=kind == "jumper-calm")
         if kind == "admin-txn":
             return Admin(*arguments, more=[COPIES])
         kinds: dict[str, Any] = {

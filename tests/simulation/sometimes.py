@@ -25,6 +25,7 @@ from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.log_end import LogEndFinder
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Entry
 from kproc.broker.transaction.marker_delivery import MarkerDelivery
@@ -102,6 +103,7 @@ STATES: Final = (
         is_before=True,
     ),
     RareState("decisions were loaded or synced again", MarkerDelivery, "start_after_sync"),
+    RareState("every role followed a jump of time", SupervisorOperations, "_follow_cleaner"),
     RareState("a transaction was fenced", TransactionCoordinator, "fence"),
     RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),
     RareState("a marker was refused and sent again", Entry, "retry_marker"),

@@ -20,6 +20,7 @@ from tests.simulation.client import Fields, Gone, Late, Life
 from tests.simulation.history import TopicHistory, value_of
 from tests.simulation.transaction_history import Transaction, committed_of, rows_of
 from tests.simulation.workloads import PASSING, E, Worker, encode
+from tests.simulation.world import MS
 from tests.support.raw import fetch_fields, offset_behind, produce_fields
 
 STABLE: Final = "stable"
@@ -77,6 +78,7 @@ class TransactionalProducer(Worker):
         self.transaction_number = 0  # and of the last transaction.
         self.has_coordinator = False
         self.lost_begins = 0  # InitProducerIds that nobody answered: each may fence it once.
+        self.begun_ns = 0  # The broker's time when its last transaction or life began.
         self.was_in_doubt = False  # Whether a batch of the last transaction may still be under way.
         super().__init__(*arguments)
         self.transactional_id = transactional_id or self.name
@@ -119,7 +121,8 @@ class TransactionalProducer(Worker):
         raise Ended(f"{what}: {ErrorCode(code).name}")
 
     def may_be_fenced(self) -> bool:
-        return self.transactional_id != self.name
+        is_late = self.world.broker_ns() - self.begun_ns >= self.timeout_ms * MS
+        return is_late or self.transactional_id != self.name
 
     def find_coordinators(self) -> Life:
         for key_type, key in ((_TRANSACTION, self.transactional_id), (_GROUP, self.group)):
@@ -171,6 +174,7 @@ class TransactionalProducer(Worker):
                 "producer_id": before[0], "producer_epoch": before[1],
             }  # fmt: skip
             self.history.transactions.identity(self.transactional_id).raises += 1
+            self.begun_ns = self.world.broker_ns()
             try:
                 answer = yield from self.call(ApiKey.INIT_PRODUCER_ID, 5 if self.is_new else 4, fields)
             except (Gone, Late):
@@ -209,6 +213,7 @@ class TransactionalProducer(Worker):
 
     def new_transaction(self) -> Transaction:
         self.transaction_number += 1
+        self.begun_ns = self.world.broker_ns()
         name = f"{self.name}.{self.transaction_number}"
         return self.history.transactions.begin(name, self.transactional_id)
 
@@ -288,7 +293,7 @@ class TransactionalProducer(Worker):
         sequence = self.sequences.get(key, 0)
         records = encode(
             values,
-            self.world.clock.wall_ms(),
+            self.world.date_ms(),
             producer_id=self.identity[0],
             producer_epoch=self.identity[1],
             base_sequence=sequence,

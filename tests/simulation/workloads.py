@@ -117,7 +117,7 @@ class Producer(Worker):
         for _ in range(self.rng.choice((1, 1, 2, 5))):
             self.number += 1
             values.append(value_of(topic.topic_id, partition, source, self.number, self.rng.randrange(5)))
-        records = encode(values, self.world.clock.wall_ms())
+        records = encode(values, self.world.date_ms())
         fields = produce_fields([("", topic.topic_id, [(partition, records)])], acks=self.acks)
         if self.acks == -1:
             self.history.awaited.update(values)
@@ -209,7 +209,7 @@ class IdempotentProducer(Worker):
             )
         batch = encode(
             values,
-            self.world.clock.wall_ms(),
+            self.world.date_ms(),
             producer_id=self.identity[0],
             producer_epoch=self.identity[1],
             base_sequence=self.sequence,
@@ -328,7 +328,7 @@ class Consumer(Worker):
         if code == E.OFFSET_OUT_OF_RANGE:
             self.left = 0
             known = self.history.of(topic.topic_id, self.partition)
-            if self.position and not topic.trims and not losses and known.deleted_below <= self.position:
+            if self.position and topic.retention_ms is None and not losses and known.deleted_below <= self.position:
                 is_within = self.position <= known.high_watermark
                 if is_within and not self.history.may_be_trimming(topic.topic_id, self.partition):
                     self.world.violate(f"{self.name}: offset {self.position} of {topic.name} is out of range")
@@ -375,7 +375,7 @@ class Mixer(Worker):
                 yield from self.send(ApiKey.FETCH, 13, fields)
             else:
                 value = value_of(topic.topic_id, partition, f"{self.name}.{self.connections}", self.next(), 0)
-                records = encode([value], self.world.clock.wall_ms())
+                records = encode([value], self.world.date_ms())
                 fields = produce_fields(
                     [("", topic.topic_id, [(partition, records)])], acks=self.rng.choice((1, -1))
                 )

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kproc.common.clock import ManualClock
+from kproc.common.movable_clock import MovableClock
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
@@ -67,6 +68,8 @@ class World:
         self.seed = seed
         self.rng = random.Random(seed)
         self.clock = ManualClock()
+        self.movable: MovableClock | None = None  # The broker's clock, if time can be moved.
+        self._lead_ns = 0
         self.actors: list[Actor] = []
         self.violations: list[str] = []
         self.stops_at_violation = False  # Else a run goes on, so that its story shows what follows.
@@ -101,6 +104,16 @@ class World:
 
     def now_ns(self) -> int:
         return self.clock.present_ns
+
+    def broker_ns(self) -> int:
+        """Return the broker's monotonic time. A new start of the broker does not take a lead back here."""
+        if self.movable is not None:
+            self._lead_ns = max(self._lead_ns, self.movable.lead_ns)
+        return self.clock.present_ns + self._lead_ns
+
+    def date_ms(self) -> int:
+        """Return the broker's date."""
+        return self.clock.wall_ms() + (self.broker_ns() - self.clock.present_ns) // MS
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None:
         """Do something later."""

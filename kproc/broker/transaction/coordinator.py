@@ -371,12 +371,17 @@ class TransactionCoordinator:
             self._resume(name)
 
     def start_sweep(self) -> None:
-        """Start to look for unused ids. Called every transaction.remove.expired.transaction.cleanup.interval.ms."""
+        """Start to look for unused ids and for transactions beyond their timeout.
+
+        Called every transaction.remove.expired.transaction.cleanup.interval.ms, and when a test has moved time. The
+        next check of the timeouts alone can then be up to its interval away.
+        """
         if not self._is_sweeping:
             self._is_sweeping = True
             self.steps.add(self._sweep())
 
     def _sweep(self) -> Work:
+        yield from self._expiry.abort_timed_out(self._ongoing)
         yield from self._expiry.remove_unused()
         self._is_sweeping = False
 
