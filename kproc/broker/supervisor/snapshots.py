@@ -5,18 +5,17 @@ content of the directory and starts the roles again. They then recover, as after
 of a clean stop, because no role has closed its files.
 
 log.dirs/
-    .kproc-snapshots/N    a complete snapshot
-    .kproc-restore-part   the state to return to, being copied: a start deletes it, and the former state stays
-    .kproc-restore-full   a complete copy: the former state is deleted next
-    .kproc-restore-only   the former state is gone: the entries move up next
+    .kproc-snapshots/N    a complete snapshot, one file (snapshot_file.py)
+    .kproc-restore-part   a link to the snapshot to return to: a start deletes it, and the former state stays
+    .kproc-restore        the same link: each start unpacks it and then deletes it
 
-A rename leads from each of these names to the next one, so a broker that was killed in between completes the step at
-its next start. The copies are not synced: a power loss can damage them, and a broker for tests need not survive it.
+A rename leads from the first name of a link to the second. Unpacking a snapshot twice has the effect of once, so the
+next start of a broker that was killed in between completes the restore. The copies are not synced: a power loss can
+damage them, and a broker for tests need not survive it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -36,17 +35,18 @@ from kproc.broker.storage.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from kproc.broker.storage.format import DELETE_DIRECTORY_SUFFIX, is_state_directory_name
+from kproc.broker.supervisor.snapshot_file import pack, unpack
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOTS_DIRECTORY: Final = ".kproc-snapshots"
-_PART, _FULL, _ONLY = ".kproc-restore-part", ".kproc-restore-full", ".kproc-restore-only"
+_PART, _RESTORE = ".kproc-restore-part", ".kproc-restore"
 # Prefixes of the names of files, because a checkpoint has a twin by topic id, and each file can have a temporary one.
 _STATE_FILES: Final = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_OFFSET_FILE)
 _PART_SUFFIX: Final = ".part"
 _MODE: Final = 0o700
-# Errors of copy_file_range and of extended attributes on file systems without them.
-_NOT_SUPPORTED: Final = (errno.ENOTSUP, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
+# Errors of link on file systems without hard links.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 SNAPSHOTS_MAX: Final = 1000
 
 
@@ -79,7 +79,7 @@ class Snapshots:
             elif body["do"] == "restore":
                 self.prepare_restore(name)
             else:
-                shutil.rmtree(self._existing(name))
+                self._existing(name).unlink()
         except (SnapshotFailed, OSError) as error:
             on_reply({"error": f"{body['do']} failed: {error}"})
             return
@@ -98,33 +98,32 @@ class Snapshots:
         part = self._path / f"{name}{_PART_SUFFIX}"
         try:
             with self._pause():
-                _copy_state(self._data, part)
+                pack(self._data, _kept_names(self._data), part)
         except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
+            part.unlink(missing_ok=True)
             raise
         part.rename(self._path / name)
         return name
 
     def prepare_restore(self, name: str | None) -> None:
-        """Copy a snapshot, or for None the files of an empty broker, beside the data. The next start completes it."""
+        """Put a snapshot, or for None the files of an empty broker, beside the data. The next start completes it."""
         part = self._data / _PART
-        shutil.rmtree(part, ignore_errors=True)
+        part.unlink(missing_ok=True)
         try:
             if name is not None:
-                _copy_state(self._existing(name), part)
+                _link_or_copy(self._existing(name), part)
             else:
                 # The cluster stays the same one. Clients reject another cluster id.
-                part.mkdir(_MODE)
-                _copy_file(self._data / META_PROPERTIES_FILE, part / META_PROPERTIES_FILE)
-            part.rename(self._data / _FULL)
+                pack(self._data, [META_PROPERTIES_FILE], part)
+            part.rename(self._data / _RESTORE)
         except BaseException:
             # The broker continues after a failed copy, for example on a full disk, and needs the space.
-            shutil.rmtree(part, ignore_errors=True)
+            part.unlink(missing_ok=True)
             raise
 
     def _existing(self, name: str) -> Path:
         path = self._path / name
-        if not path.is_dir():
+        if not path.is_file():
             raise SnapshotFailed(f"snapshot {name} does not exist: it was deleted or is another broker's")
         return path
 
@@ -134,23 +133,14 @@ def complete_restore(data: Path) -> bool:
 
     Return True if there was one. Raises OSError.
     """
-    shutil.rmtree(data / _PART, ignore_errors=True)
-    full, only = data / _FULL, data / _ONLY
-    if full.exists():
-        # A broker that gets SIGTERM after it has prepared a restore stops cleanly. The restored logs need a recovery.
-        (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
-        for name in _state_names(data):
-            path = data / name
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-        full.rename(only)
-    if not only.exists():
+    (data / _PART).unlink(missing_ok=True)
+    restore = data / _RESTORE
+    if not restore.exists():
         return False
-    for name in os.listdir(only):
-        (only / name).rename(data / name)
-    only.rmdir()
+    # A broker that gets SIGTERM after it has prepared a restore stops cleanly. The restored logs need a recovery.
+    (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+    unpack(restore, data, _state_names(data))
+    restore.unlink()
     return True
 
 
@@ -171,60 +161,15 @@ def _state_names(directory: Path) -> list[str]:
     ]
 
 
-def _copy_state(source: Path, target: Path) -> None:
-    target.mkdir(_MODE)
-    for name in _state_names(source):
-        if name.endswith(DELETE_DIRECTORY_SUFFIX):
-            continue
-        path = source / name
-        if not path.is_dir():
-            _copy_file(path, target / name)
-            continue
-        (target / name).mkdir(path.stat().st_mode & 0o777)
-        for file in os.listdir(path):
-            _copy_file(path / file, target / name / file)
+def _kept_names(directory: Path) -> list[str]:
+    """Return the entries that a snapshot has. The cleaner would delete the others anyway."""
+    return [name for name in _state_names(directory) if not name.endswith(DELETE_DIRECTORY_SUFFIX)]
 
 
-def _copy_file(source: Path, target: Path) -> None:
-    """Copy a file with its times and extended attributes. A file system that can share blocks does so."""
-    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        info = os.fstat(reader)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        writer = os.open(target, flags, info.st_mode & 0o777)
-        try:
-            _copy_bytes(reader, writer, info.st_size)
-            # Recovery reads marks in extended attributes, and retention the time of a log without timestamps.
-            _copy_attributes(reader, writer)
-            os.utime(writer, ns=(info.st_atime_ns, info.st_mtime_ns))
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
-
-
-def _copy_bytes(reader: int, writer: int, size: int) -> None:
-    left = size
-    copy: Callable[[int, int, int], int] = os.copy_file_range
-    while left > 0:
-        try:
-            done = copy(reader, writer, left)
-        except OSError as error:
-            if error.errno not in _NOT_SUPPORTED or copy is _copy_by_sendfile:
-                raise
-            copy, done = _copy_by_sendfile, 0
-            continue
-        if not done:
-            return  # The file has become shorter.
-        left -= done
-
-
-def _copy_by_sendfile(reader: int, writer: int, length: int) -> int:
-    return os.sendfile(writer, reader, None, length)
-
-
-def _copy_attributes(reader: int, writer: int) -> None:
-    # As in fs.py: recovery without these marks reads more, and is still correct.
-    with contextlib.suppress(OSError):
-        for name in os.listxattr(reader):
-            os.setxattr(writer, name, os.getxattr(reader, name))
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)

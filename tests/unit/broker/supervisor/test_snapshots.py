@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,25 @@ def test_restore_after_a_clean_stop_removes_its_marker(data: Path) -> None:
     assert not (data / ".kafka_cleanshutdown").exists()
 
 
-def test_failed_restore_keeps_no_partial_copy(data: Path) -> None:
+def test_failed_restore_keeps_no_partial_copy(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, and the file system has no hard links."""
     name = request(data, "snapshot")["snapshot"]
-    (data / ".kproc-snapshots" / name / "t-0" / "link").symlink_to("nowhere")
     before = contents(data)
-    reply = request(data, "restore", name)
-    assert reply["error"].startswith("restore failed: [Errno 2]")
-    assert reply["begun"] == 0
+
+    def refused(*_arguments: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", refused)
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots.shutil, "copyfile", full)
+        reply = request(data, "restore", name)
+    assert reply == {"error": "restore failed: [Errno 28] No space left on device", "begun": 0}
     assert contents(data) == before
+    assert request(data, "restore", name) == {"begun": 1}
 
 
 def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +137,15 @@ def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytes
         with monkeypatch.context() as patch:
             for owner, operation in (
                 (os, "open"),
+                (os, "link"),
                 (os, "listdir"),
-                (os, "rmdir"),
+                (os, "copy_file_range"),
+                (os, "ftruncate"),
+                (os, "utime"),
                 (snapshots.shutil, "rmtree"),
             ):
                 patch.setattr(owner, operation, limited(getattr(owner, operation)))
-            for operation in ("mkdir", "rename", "unlink", "rmdir"):
+            for operation in ("mkdir", "rename", "unlink"):
                 patch.setattr(Path, operation, limited(getattr(Path, operation)))
             try:
                 request(data, "restore", name)
@@ -188,5 +203,8 @@ def test_bytes_are_copied_without_copy_file_range(data: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "copy_file_range", refused)
     name = request(data, "snapshot")["snapshot"]
-    copy = data / ".kproc-snapshots" / name / "t-0" / "00.log"
-    assert copy.read_bytes() == (data / "t-0" / "00.log").read_bytes()
+    before = (data / "t-0" / "00.log").read_bytes()
+    (data / "t-0" / "00.log").unlink()
+    assert request(data, "restore", name) == {"begun": 1}
+    complete_restore(data)
+    assert (data / "t-0" / "00.log").read_bytes() == before

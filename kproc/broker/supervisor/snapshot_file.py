@@ -1,0 +1,186 @@
+"""The file of a snapshot: the directories and files of a broker's state, packed into one file (snapshots.py).
+
+A file system needs most of the time of a copy for the creation of files and directories. One file is packed instead of
+hundreds, and a restore overwrites the files that exist. The contents of the files come first, one behind the other.
+Then come an index in JSON and the length of the index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_LENGTH: Final = struct.Struct("<Q")
+# Errors of copy_file_range on file systems without it.
+_NOT_SUPPORTED: Final = (errno.ENOTSUP, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
+_MODE: Final = 0o600
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC
+# Only of files in its own directories: a broker follows no link there.
+_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _PackedFile(msgspec.Struct):
+    """A file: its name, attributes and extended attributes."""
+
+    name: str
+    mode: int
+    size: int
+    times_ns: tuple[int, int]
+    attributes: dict[str, bytes]
+
+
+class _PackedDirectory(msgspec.Struct):
+    """A directory and its files, in the order of their contents. A file without a directory has one without a name."""
+
+    name: str
+    mode: int
+    files: list[_PackedFile]
+
+
+_decode_index: Final = msgspec.json.Decoder(list[_PackedDirectory]).decode
+
+
+def pack(source: Path, names: Iterable[str], target: Path) -> None:
+    """Copy these files and directories of the directory `source` into a new file."""
+    index: list[_PackedDirectory] = []
+    writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    try:
+        for name in names:
+            fd = os.open(source / name, _READ)
+            try:
+                mode = os.fstat(fd).st_mode
+                if stat.S_ISDIR(mode):
+                    files = [_pack_entry(fd, each, writer) for each in os.listdir(fd)]
+                    index.append(_PackedDirectory(name, mode & 0o777, files))
+                else:
+                    index.append(_PackedDirectory("", 0, [_pack_file(fd, name, writer)]))
+            finally:
+                os.close(fd)
+        encoded = msgspec.json.encode(index)
+        _write(writer, encoded + _LENGTH.pack(len(encoded)))
+    finally:
+        os.close(writer)
+
+
+def _pack_entry(directory: int, name: str, writer: int) -> _PackedFile:
+    fd = os.open(name, _READ, dir_fd=directory)
+    try:
+        return _pack_file(fd, name, writer)
+    finally:
+        os.close(fd)
+
+
+def _pack_file(reader: int, name: str, writer: int) -> _PackedFile:
+    info = os.fstat(reader)
+    size = _copy_bytes(reader, writer, info.st_size)
+    attributes = {}
+    # As in fs.py: recovery without these marks reads more, and is still correct.
+    with contextlib.suppress(OSError):
+        attributes = {each: os.getxattr(reader, each) for each in os.listxattr(reader)}
+    return _PackedFile(name, info.st_mode & 0o777, size, (info.st_atime_ns, info.st_mtime_ns), attributes)
+
+
+def unpack(packed: Path, target: Path, replaced: Iterable[str]) -> None:
+    """Give the directory `target` the content of a packed file. `replaced`: entries to delete if they are not in it."""
+    reader = os.open(packed, _READ)
+    try:
+        index = _read_index(reader)
+        kept = {each.name or each.files[0].name for each in index}
+        for name in replaced:
+            if name not in kept:
+                _delete(target / name)
+        # In the order of the contents.
+        for directory in index:
+            _unpack_directory(reader, directory, target / directory.name)
+    finally:
+        os.close(reader)
+
+
+def _read_index(reader: int) -> list[_PackedDirectory]:
+    end = os.fstat(reader).st_size - _LENGTH.size
+    (length,) = _LENGTH.unpack(os.pread(reader, _LENGTH.size, end))
+    return _decode_index(os.pread(reader, length, end - length))
+
+
+def _unpack_directory(reader: int, directory: _PackedDirectory, path: Path) -> None:
+    if directory.name:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(directory.mode)
+        names = {each.name for each in directory.files}
+        for name in os.listdir(path):
+            if name not in names:
+                _delete(path / name)
+    fd = os.open(path, _READ | os.O_DIRECTORY)
+    try:
+        for each in directory.files:
+            _unpack_file(reader, each, fd)
+    finally:
+        os.close(fd)
+
+
+def _unpack_file(reader: int, packed: _PackedFile, directory: int) -> None:
+    """Overwrite a file, or create it. Another link to it keeps the former content (faults/power.py)."""
+    writer = os.open(packed.name, _WRITE, packed.mode, dir_fd=directory)
+    try:
+        info = os.fstat(writer)
+        if info.st_nlink > 1:
+            os.unlink(packed.name, dir_fd=directory)
+            os.close(writer)
+            writer = os.open(packed.name, _WRITE | os.O_EXCL, packed.mode, dir_fd=directory)
+        _copy_bytes(reader, writer, packed.size)
+        if info.st_size > packed.size:
+            # Not before the copy: ext4 writes a file to the disk when it is closed after a truncation to 0.
+            os.ftruncate(writer, packed.size)
+        # Recovery reads marks in extended attributes, and retention the time of a log without timestamps.
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(writer):
+                os.removexattr(writer, name)
+            for name, value in packed.attributes.items():
+                os.setxattr(writer, name, value)
+        os.utime(writer, ns=packed.times_ns)
+    finally:
+        os.close(writer)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _copy_bytes(reader: int, writer: int, size: int) -> int:
+    """Copy up to `size` bytes from one file's position to the other's. Return how many the reader had."""
+    left = size
+    copy: Callable[[int, int, int], int] = os.copy_file_range
+    while left > 0:
+        try:
+            done = copy(reader, writer, left)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED or copy is _copy_by_sendfile:
+                raise
+            copy, done = _copy_by_sendfile, 0
+            continue
+        if not done:
+            break  # The file has become shorter.
+        left -= done
+    return size - left
+
+
+def _copy_by_sendfile(reader: int, writer: int, length: int) -> int:
+    return os.sendfile(writer, reader, None, length)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,69 @@
+"""A packed directory: what unpacking it changes, and what it leaves to others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kproc.broker.supervisor.snapshot_file import pack, unpack
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A data directory with two partitions and two files, in an order in which a file is between directories."""
+    source = tmp_path / "source"
+    for name in ("a-0", "b-0"):
+        (source / name).mkdir(parents=True)
+        (source / name / "00.log").write_bytes(name.encode() * 1000)
+        (source / name / "00.index").touch()
+    for name in ("meta.properties", "checkpoint"):
+        (source / name).write_text(name)
+    return source
+
+
+NAMES = ["meta.properties", "a-0", "checkpoint", "b-0"]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_unpack_into_an_empty_directory_creates_all(source: Path, tmp_path: Path) -> None:
+    (source / "a-0").chmod(0o750)
+    (source / "a-0" / "00.log").chmod(0o640)
+    pack(source, NAMES, tmp_path / "packed")
+    (tmp_path / "target").mkdir()
+    unpack(tmp_path / "packed", tmp_path / "target", [])
+    assert contents(tmp_path / "target") == contents(source)
+    modes = [(tmp_path / "target" / name).stat().st_mode & 0o777 for name in ("a-0", "a-0/00.log")]
+    assert modes == [0o750, 0o640]
+
+
+def test_unpack_twice_replaces_longer_shorter_and_new_files(source: Path, tmp_path: Path) -> None:
+    before = contents(source)
+    pack(source, NAMES, tmp_path / "packed")
+    for _ in range(2):
+        (source / "a-0" / "00.log").write_bytes(b"longer" * 1000)
+        os.setxattr(source / "a-0" / "00.log", "user.kproc.aborted", b"7")
+        (source / "b-0" / "00.log").write_bytes(b"shorter")
+        (source / "b-0" / "01.log").write_bytes(b"new")
+        (source / "b-0" / "directory").mkdir()
+        (source / "c-0").mkdir()
+        (source / "checkpoint").unlink()
+        unpack(tmp_path / "packed", source, ["a-0", "c-0", "meta.properties"])
+        assert contents(source) == before
+        assert sorted(os.listdir(source)) == ["a-0", "b-0", "checkpoint", "meta.properties"]
+        assert os.listxattr(source / "a-0" / "00.log") == []
+
+
+def test_unpack_leaves_other_links_to_a_file_unchanged(source: Path, tmp_path: Path) -> None:
+    """A broker that records its syncs for a power loss keeps a link to each file."""
+    pack(source, NAMES, tmp_path / "packed")
+    log = source / "a-0" / "00.log"
+    log.write_bytes(b"later")
+    (tmp_path / "link").hardlink_to(log)
+    unpack(tmp_path / "packed", source, [])
+    assert (tmp_path / "link").read_bytes() == b"later"
+    assert log.read_bytes() == b"a-0" * 1000
