@@ -1,4 +1,4 @@
-"""Power loss of a data directory: keeps what was synced, and nothing else."""
+"""Keep what was synced through a power loss of a data directory, and nothing else."""
 
 from __future__ import annotations
 

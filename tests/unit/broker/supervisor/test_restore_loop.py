@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,3 +52,29 @@ def test_failed_run_removes_the_ready_file(tmp_path: Path) -> None:
             lambda _: cast("Any", ScriptedRun(OSError("no memory"), None)), ready_file, lambda _: None
         )
     assert not ready_file.exists()
+
+
+def test_former_runs_are_freed_without_the_collector(tmp_path: Path) -> None:
+    """A Supervisor disables the collector and freezes its heap at each fork, and its objects are cyclic garbage."""
+    runs: list[weakref.ref[ScriptedRun]] = []
+
+    class CyclicRun(ScriptedRun):
+        def run(self, _ready_file: Path | None, _on_ready: Any) -> int:
+            self.cycle = self
+            gc.freeze()
+            return 0
+
+    def make_broker(_kept: KeptResources | None) -> Any:
+        number = len(runs) + 1
+        kept = KeptResources(cast("Any", None), cast("Any", None), number) if number <= 60 else None
+        run = CyclicRun(0, kept)
+        runs.append(weakref.ref(run))
+        return run
+
+    gc.disable()
+    try:
+        run_with_restores(make_broker, tmp_path / "ready.json", lambda _ready: None)
+        assert sum(each() is not None for each in runs) <= 21
+    finally:
+        gc.unfreeze()
+        gc.enable()
