@@ -14,20 +14,19 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from kproc.broker.cluster.dynamic_settings import listeners_in_force
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.role.asks import Gathering, OnReply, Reply, answer
+from kproc.broker.role.asks import OnReply, answer
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import (
     CONTROLLER,
-    PROCESSOR,
 )
 from kproc.broker.supervisor import preload, ready, signals, tls_check
+from kproc.broker.supervisor.certificate_renewal import CertificateRenewal
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
@@ -74,7 +73,7 @@ class Supervisor:
         # Every role inherits the limit, so it must be raised before the first fork.
         ready.raise_nofile_limit()
         preload.load(config)
-        self._checked = tls_check.check_before_start(config)
+        checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:
             self._sockets = kept.sockets if kept is not None else ListeningSockets(config)
@@ -95,6 +94,7 @@ class Supervisor:
         plan = self._sockets.make_plan(self._clock, self._directory.cluster_id)
         self._children = self._make_children(plan)
         self._table = self._children.table
+        self._renewal = CertificateRenewal(config, self._children, checked, on_change=self._send_processes)
         self._listeners = ListenerSet(self._children, self._sockets.by_acceptor)
         self._scaler = Scaler(self._children, self._listeners)
         snapshots = Snapshots(self._directory.path, self._children.pause_writers, self._restore)
@@ -115,8 +115,6 @@ class Supervisor:
         self._owes_processes = False
         self._has_started = False
         self._must_stop = self._is_reloading = False
-        # The reason why SIGHUP could not renew the certificates.
-        self._certificate_problem: str | None = None
         self._failure: str | None = None
         self._status = 0  # The exit status of the process.
 
@@ -180,12 +178,13 @@ class Supervisor:
             shut = self._finish(steps, deadline_ns)
             if shut is None:
                 return
-            if self._checked is None:
+            if self._renewal.checked is None:
                 settings = self._children.settings
                 used = [each for each in wanted.listeners.values() if each not in shut]
-                self._checked = tls_check.check_listeners(self._config, settings, used, in_child=True)
-                if self._checked.problem is not None:
-                    self._fail(self._checked.problem, status=_WRONG_SETTINGS)
+                checked = tls_check.check_listeners(self._config, settings, used, in_child=True)
+                self._renewal.checked = checked
+                if checked.problem is not None:
+                    self._fail(checked.problem, status=_WRONG_SETTINGS)
                     return
             # Remove the marker last. A start that fails before this has changed no log, so the next start can still
             # trust it.
@@ -286,7 +285,7 @@ class Supervisor:
             self._send_processes()
         if self._is_reloading and not self._reloader.is_busy:
             self._is_reloading = False
-            self._manager.reloaded(self._reloader.problem or self._certificate_problem)
+            self._manager.reloaded(self._reloader.problem or self._renewal.problem)
         if self._has_started and not self._must_stop:
             # Let no change begin while connections migrate for an operation, because it could remove their target.
             self._scaler.advance(may_begin=not self._operations.is_busy)
@@ -313,38 +312,12 @@ class Supervisor:
                 self._manager.reloading()
                 self._is_reloading = True
                 self._reloader.reload()
-                self._renew_certificates()
+                self._renewal.renew()
             return
         if number is not None:
             logger.info("stopping: signal=%s", signal.Signals(number).name)
             self._is_restoring = False
             self._must_stop = self._children.is_stopping = True
-
-    def _renew_certificates(self) -> None:
-        """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
-        checked = self._check_keys()
-        self._certificate_problem = checked.problem
-        if checked.problem is not None:
-            logger.error("reload: %s; the certificates in use stay", checked.problem)
-            return
-        roles = [role for role in self._table.of(PROCESSOR) if role.child is not None]
-
-        def on_all(replies: dict[Hashable, Reply]) -> None:
-            problems = sorted({each for reply in replies.values() for each in reply.get("problems", ())})
-            for problem in problems:
-                logger.error("reload: %s; the certificates in use stay", problem)
-            if not problems:
-                self._checked = checked
-                self._send_processes()
-                tls_check.log_certificates(checked)
-
-        gathering = Gathering(len(roles), on_all)
-        for role in roles:
-            self._children.send_request(role, "renew_certificates", {}, gathering.taker(role.agent))
-
-    def _check_keys(self) -> tls_check.CheckedListeners:
-        end_points = listeners_in_force(self._config, self._children.settings)
-        return tls_check.check_listeners(self._config, self._children.settings, end_points, in_child=True)
 
     def _send_controller_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         controller = self._table.get(CONTROLLER)
@@ -396,11 +369,7 @@ class Supervisor:
         # Send unchanged settings, too, because the files that they name may have been replaced.
         self._children.send_settings(settings)
         if self._has_started:
-            checked = self._check_keys()
-            # The Processors keep the certificates in use if one cannot be used.
-            if checked.problem is None:
-                self._checked = checked
-                self._send_processes()
+            self._renewal.recheck()
         if is_first or not is_same:
             self._scaler.set_target(settings)
 
@@ -423,7 +392,7 @@ class Supervisor:
             "listener_names": [each.name for each in endpoints],
             "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
             "phase": self._phase,
-            "certificates": {} if self._checked is None else self._checked.certificates,
+            "certificates": self._renewal.certificates,
         }
 
     def _send_processes(self) -> None:
