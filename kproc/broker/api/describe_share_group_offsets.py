@@ -109,17 +109,12 @@ def _describe(
             # The id of a topic would tell a client without the right that the topic exists.
             image_topic = None if is_hidden else image.topic(topic["topic_name"])
             partitions = [_partition(each) for each in topic["partitions"]]
+            topic_id = None if image_topic is None else image_topic.topic_id
             shown["topics"].append(
-                {
-                    "topic_name": topic["topic_name"],
-                    "topic_id": None if image_topic is None else image_topic.topic_id,
-                    "partitions": partitions,
-                }
+                {"topic_name": topic["topic_name"], "topic_id": topic_id, "partitions": partitions}
             )
             if is_hidden:
-                for row in partitions:
-                    row["error_code"] = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                    row["error_message"] = message_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                _deny(partitions)
             elif image_topic is not None:
                 rows += [(topic["topic_name"], row) for row in partitions]
                 items += [
@@ -131,6 +126,12 @@ def _describe(
         _add_states(context, groups, rows, states)
 
     READ_SUMMARY.send(context, items, on_states)
+
+
+def _deny(rows: list[_Row]) -> None:
+    for row in rows:
+        row["error_code"] = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        row["error_message"] = message_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _add_states(

@@ -22,12 +22,15 @@ def commit_refusal(state: ConsumerGroupState, request: CommitRequest) -> int:
     member = state.members.get(request.member_id)
     if member is None or member.metadata is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
+    # A member of the classic protocol (KIP-848, online migration) knows generations, and rejoins after this error.
     if member.classic is not None:
         return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.ILLEGAL_GENERATION
     if not is_transactional and not request.knows_unknown_group:
         return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
     if epoch == member.state.epoch:
         return ErrorCode.NONE
+    # KIP-1251: a commit can cross the heartbeat that raised the member's epoch. It stays valid for partitions that the
+    # member has owned since the epoch of the commit, because no other member can have committed there.
     for key, committed in request.offsets:
         assigned_at = member.state.owned.get(committed.topic_id, {}).get(key.partition, NO_EPOCH)
         if not 0 <= assigned_at <= epoch < member.state.epoch:
