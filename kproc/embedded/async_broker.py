@@ -147,6 +147,7 @@ class AsyncBroker:
         self.snapshot = _in_thread(broker.snapshot)
         self.restore = _in_thread(broker.restore)
         self.reset = _in_thread(broker.reset)
+        self.wait_until_idle = _in_thread(broker.wait_until_idle)
         self.create_topic = _in_thread(broker.create_topic)
         self.delete_topic = _in_thread(broker.delete_topic)
         self.configure_group = _in_thread(broker.configure_group)

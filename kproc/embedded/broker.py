@@ -255,6 +255,20 @@ class Broker:
             self._paused = PausedRoles(self._connect)
         return self._paused
 
+    def wait_until_idle(self, seconds: float = 10.0) -> None:
+        """Wait until the broker has finished what clients have requested.
+
+        Idle means, for 0.2 s: every role runs; no request waits for its answer, except Fetch and ShareFetch without
+        records (long polls); no sync is requested or in progress; every ended transaction has its markers; the
+        cleaner compacts nothing. Clients can have more to send, so flush producers before.
+
+        Raises TimeoutError, with a timeline of the reasons, after `seconds`.
+        """
+        from kproc.embedded.idle import wait_until_idle
+
+        self._ready_value("pid")
+        wait_until_idle(self._connect, seconds)
+
     # -- state of the data
 
     def snapshot(self) -> BrokerSnapshot:

@@ -85,6 +85,13 @@ def lose_power(broker: Broker) -> dict[str, Any]:
     return broker.ready
 
 
+@operation("broker/wait-until-idle")
+def wait_until_idle(broker: Broker, *, timeout_ms: WaitMs = _TIMEOUT_MS) -> dict[str, Any]:
+    """Return when no request, sync, transaction marker or compaction is in progress, except long polls."""
+    broker.wait_until_idle(timeout_ms / 1000)
+    return {}
+
+
 @operation("snapshot/create")
 def create_snapshot(broker: Broker) -> dict[str, Any]:
     """Copy the broker's state. Return its name as `snapshot`."""

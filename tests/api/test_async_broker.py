@@ -49,6 +49,7 @@ async def use_all(broker: AsyncBroker) -> None:
     async with broker.pause_role("cleaner"):
         await during(broker.group("g").state())
     await during(broker.kill_role("cleaner"))
+    await during(broker.wait_until_idle(30))
     await during(broker.delete_topic("t"))
     await during(broker.restore(snapshot))
     assert await during(broker.topic("t").records()) == []

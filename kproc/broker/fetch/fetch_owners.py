@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kproc.broker.fetch.fetch import ClientFetch
 
 _watch_numbers: Final = itertools.count()
+WATCH: Final = "watch"
+"""First element of the purgatory's key of a call, (WATCH, caller, number)."""
 Watch = tuple[int, int]  # Identifies a call at an owner: the index of the calling Handler and a number.
 
 
@@ -172,7 +174,7 @@ class RemoteReads:
 @handles(CANCEL_WATCH)
 def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
     """Reply to a watch early for the Handler that called."""
-    services.owner.purgatory.complete_all(("watch", *body.watch))
+    services.owner.purgatory.complete_all((WATCH, *body.watch))
     on_reply(Reply())
 
 
@@ -194,4 +196,4 @@ def read_for_home(services: Services, body: PartsToRead, on_reply: OnResult[Part
         body.is_committed,
     )
     fetch.bytes_min = body.bytes_min
-    fetch.wait(("watch", *body.watch))
+    fetch.wait((WATCH, *body.watch))

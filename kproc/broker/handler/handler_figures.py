@@ -7,6 +7,8 @@ from typing import Final
 
 from kproc.broker.calls.calls import FromImage, OnResult
 from kproc.broker.coordinator.steps import Work
+from kproc.broker.fetch.delayed_fetch import DelayedFetch
+from kproc.broker.fetch.fetch_owners import WATCH
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.observe.broker_figures import (
     REPORTED_GROUPS_MAX,
@@ -17,6 +19,7 @@ from kproc.broker.observe.broker_figures import (
 from kproc.broker.observe.topic_traffic import TrafficReport
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.context import Services
+from kproc.broker.share.session.acquire import Acquisition
 from kproc.common.bounded import short_name
 
 # Costs in steps, in units of about 1 us: to count a group, to describe one besides its offsets.
@@ -33,7 +36,21 @@ def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[Traf
     """Reply with the traffic alone, which needs no coordinator."""
     partitions = services.owner.partitions
     assert isinstance(partitions, Partitions)
-    on_reply(TrafficReport(_traffic(partitions)))
+    syncing = len(partitions.group_commit.unsynced) + len(partitions.group_commit.syncing)
+    on_reply(TrafficReport(_traffic(partitions), _count_long_polls(services), syncing))
+
+
+def _count_long_polls(services: Services) -> int:
+    """Count the clients' requests that wait for records. An owner's reads for another Handler are not counted."""
+    return sum(
+        isinstance(each, Acquisition) or (isinstance(each, DelayedFetch) and not _is_for_home(each))
+        for each in services.owner.purgatory.deadlines
+    )
+
+
+def _is_for_home(fetch: DelayedFetch) -> bool:
+    # A topic can be named "watch", but the key of a partition has two elements.
+    return any(isinstance(key, tuple) and len(key) == 3 and key[0] == WATCH for key in fetch.watched)
 
 
 def _collect(services: Services, on_reply: OnResult[HandlerFigures]) -> Work:

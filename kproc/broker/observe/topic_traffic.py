@@ -24,6 +24,10 @@ class TrafficReport(Reply):
     """The counts of one Handler since its start: by topic, in the order of COUNTERS."""
 
     traffic: dict[str, list[int]]
+    long_polls: int = 0
+    """Clients' Fetch and ShareFetch requests that wait for records now."""
+    syncing: int = 0
+    """Logs whose sync is requested or in progress now."""
 
 
 TOPIC_TRAFFIC: Final[Call[FromImage, TrafficReport]] = Call("topic_traffic", FromImage, TrafficReport)
@@ -38,6 +42,7 @@ class TopicTraffic:
         self._ask = ask
         self._asked: set[int] = set()  # Handlers that have not replied.
         self._sums: dict[str, list[int]] = {}
+        self._long_polls = self._syncing = 0
         self._waiting: list[OnTraffic] = []
         self._until_ns = 0
 
@@ -53,6 +58,7 @@ class TopicTraffic:
             return
         self._until_ns = self._now_ns() + _PATIENCE_NS
         self._sums = {}
+        self._long_polls = self._syncing = 0
         image = self._image()
         # Send no second request to a Handler that hangs, or its queue would grow with every client that asks.
         free = [index for index in range(image.handler_count) if index not in self._asked]
@@ -65,6 +71,8 @@ class TopicTraffic:
         if not self._waiting:
             return
         if isinstance(reply, TrafficReport):
+            self._long_polls += reply.long_polls
+            self._syncing += reply.syncing
             for topic, counts in reply.traffic.items():
                 sums = self._sums.setdefault(topic, [0] * len(COUNTERS))
                 for at, count in enumerate(counts):
@@ -86,4 +94,11 @@ class TopicTraffic:
         ]
         waiting, self._waiting = self._waiting, []
         for on_traffic in waiting:
-            on_traffic({"topics": rows, "silent": sorted(self._asked)})
+            on_traffic(
+                {
+                    "topics": rows,
+                    "silent": sorted(self._asked),
+                    "long_polls": self._long_polls,
+                    "syncing": self._syncing,
+                }
+            )

@@ -57,6 +57,8 @@ def test_counts_of_all_handlers_are_summed(rig: Rig) -> None:
                 {"name": "b", "bytes_in": 5, "records_in": 0, "bytes_out": 0, "fetches": 0},
             ],
             "silent": [],
+            "long_polls": 0,
+            "syncing": 0,
         }
     ]
     assert not rig.traffic.is_collecting

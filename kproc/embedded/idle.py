@@ -1,0 +1,111 @@
+"""wait_until_idle: wait until a broker for tests has finished what clients have requested.
+
+It observes the broker by operations of its own and by ListTransactions. Two observations in a row must find nothing to
+do, because one observation consists of several answers that show different moments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.client.errors import ClientError
+from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.embedded.requests import OWN_CLIENT_ID
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+# The roles store their counts ten times a second, so two observations must be further apart.
+_POLL_S: Final = 0.2
+_SHOWN_MAX: Final = 20
+_ENDING: Final = ["PrepareCommit", "PrepareAbort"]
+_clock: Final = SystemClock()
+_pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+
+
+def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
+    """Return when two observations in a row have found the broker idle. Raises TimeoutError with a timeline."""
+    begin_ns = _clock.now_ns()
+    timeline: list[str] = []
+    compacted_before, was_idle, last = -1, False, ""
+    while True:
+        reasons, compacted = _observe(connect)
+        if compacted not in (compacted_before, -1) and compacted_before >= 0:
+            reasons.append("the cleaner compacts logs")
+        compacted_before = compacted
+        if not reasons and was_idle:
+            return
+        was_idle = not reasons
+        passed_s = (_clock.now_ns() - begin_ns) / NS_PER_S
+        if (found := "; ".join(reasons) or "idle") != last:
+            timeline.append(f"  +{passed_s:.3f} s  {found}")
+            last = found
+        if passed_s > seconds:
+            shown = "\n".join(timeline[-_SHOWN_MAX:])
+            raise TimeoutError(f"the broker is not idle within {seconds:g} s:\n{shown}")
+        _pause.wait(_POLL_S)
+
+
+def _observe(connect: Callable[[], Client]) -> tuple[list[str], int]:
+    """Return the reasons why the broker is not idle, and the number of bytes that compaction has read and written.
+
+    The number is -1 if the broker gives no status.
+    """
+    try:
+        with connect() as client:
+            status = client.operate("status")
+            reasons = [
+                *_roles(status["processes"]),
+                *_requests(client),
+                *_transactions(client, status["transactions"]),
+            ]
+    except ClientError as error:  # A role has died, and its successor does not serve yet.
+        return [str(error)], -1
+    return reasons, sum(row["counters"]["compaction_io_bytes"] for row in status["processes"])
+
+
+def _roles(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        if row["state"] != "running":
+            yield f"{row['role']} {row['index']} is {row['state']}"
+
+
+def _requests(client: Client) -> Iterator[str]:
+    """Yield the requests in progress besides long polls, and the syncs."""
+    found = client.operate("topics")
+    connections = client.operate("clients")
+    waiting = [row for row in connections["clients"] if row["inflight"] and row["client_id"] != OWN_CLIENT_ID]
+    count = sum(row["inflight"] for row in waiting)
+    if count > found["long_polls"]:
+        names = ", ".join(sorted({row["client_id"] or row["address"] for row in waiting}))
+        yield f"{count} requests in progress, {found['long_polls']} of them long polls, of clients: {names}"
+    if found["syncing"]:
+        yield f"syncs of {found['syncing']} logs"
+    if silent := [*found["silent"], *connections["silent"]]:
+        yield f"roles with these indexes do not answer: {silent}"
+
+
+def _transactions(client: Client, counts: dict[str, int]) -> Iterator[str]:
+    """Yield the transactions whose markers are not in all logs. counts: those of the status, up to 1 s old."""
+    from kproc.client import error_text
+    from kproc.wire.header import ApiKey
+
+    if (
+        ApiKey.LIST_TRANSACTIONS not in client.api_versions()
+    ):  # The broker emulates a release before Kafka 3.0.
+        if count := sum(counts[state] for state in _ENDING):
+            yield f"{count} transactions are ending"
+        return
+    fields = {
+        "state_filters": _ENDING,
+        "producer_id_filters": [],
+        "duration_filter": -1,
+        "transactional_id_pattern": None,
+    }
+    answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
+    if answer["error_code"]:
+        yield f"transactions: {error_text(answer['error_code'])}"
+    for row in answer["transaction_states"]:
+        yield f"transaction {row['transactional_id']} is in {row['transaction_state']}"
