@@ -44,6 +44,10 @@ _OFFLINE_MS: Final = 5_000
 # The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
 _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
+# Requests start to open no further log if those of the last 200 ms took 20 ms. The first use of a partition creates its
+# files, so the first heartbeats of 50 groups would otherwise keep everybody else waiting for 0.2 s.
+_OPENING_NS: Final = 20 * NS_PER_MS
+_OPENING_WINDOW_NS: Final = 200 * NS_PER_MS
 # Timers in one duty cycle. The sessions of 100,000 groups can end together, and each end appends a record.
 _TIMERS_PER_CYCLE: Final = 48
 
@@ -89,6 +93,8 @@ class CoordinatorRuntime:
         self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
+        # Since when `_opening_ns` counts the time that opened logs have taken.
+        self._opening_since_ns = self._opening_ns = 0
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.
         self._unfinished = (
@@ -217,10 +223,23 @@ class CoordinatorRuntime:
                     self._try_at(key, _TRY_AGAIN_MS)  # Try again later if opening it below fails.
                 shard = self._shards.get(key)
         if shard is None or shard.log is None:
-            shard = self._open(key, partition)
+            shard = self._open_in_time(key, partition)
         if shard.state is ShardState.FAILED:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return shard
+
+    def _open_in_time(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
+        """Open a shard, or let `work` open it in a later duty cycle if opening has used up its time."""
+        now_ns = self._clock.now_ns()
+        if now_ns - self._opening_since_ns > _OPENING_WINDOW_NS:
+            self._opening_since_ns, self._opening_ns = now_ns, 0
+        elif self._opening_ns >= _OPENING_NS:
+            self._try_at(key, 0)
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        try:
+            return self._open(key, partition)
+        finally:
+            self._opening_ns += self._clock.now_ns() - now_ns
 
     def _open(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
         """Open the log and create the coordinator: the shard is loading, or already ready."""
@@ -274,6 +293,7 @@ class CoordinatorRuntime:
         """Open a shard whose time has come."""
         key = shard.key
         shard.try_at_ms = NEVER
+        self._opening_ns = 0  # One shard is opened in each duty cycle, whatever requests have opened before.
         try:
             self._shard(key)
         except KafkaError as error:

@@ -380,6 +380,31 @@ def test_parked_requests_run_in_order_before_later_ones(
     assert clients[3].outcomes[-1] == {"value": 4}
 
 
+def test_requests_open_few_coordinators_in_one_duty_cycle(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC, partitions=8)
+    names = {partition_for(name, 8): name for name in map(str, range(100))}
+    clients = [Client(rig) for _ in names]
+    opened: list[int] = []
+    get = Partitions.get
+
+    def open_slowly(partitions: Partitions, name: str, partition: PartitionImage) -> OwnedPartition:
+        if partitions.find((name, partition.index)) is None:
+            opened.append(partition.index)
+            rig.clock.advance_ms(15)
+        return get(partitions, name, partition)
+
+    monkeypatch.setattr(Partitions, "get", open_slowly)
+    for client, name in zip(clients, names.values(), strict=True):
+        client.begin(calls, "add", name)
+    assert len(opened) == 2  # They took more than 20 ms.
+    rig.settle()
+    assert sorted(opened) == list(range(8))
+    assert [client.outcomes for client in clients] == [[{"value": 1}]] * 8
+
+
 def test_parked_request_finds_log_that_arrives_before_its_time(
     start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
