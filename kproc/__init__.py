@@ -9,7 +9,8 @@
 - `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker), and for its
   faults, recorded requests and groups the guide TESTING.md, which lies beside this file.
 - `kproc.BrokerFailed`: the broker did not start or stop; the message has the last lines of its log.
-- `kproc.ControlServer`: faults, topics, restarts and resets over HTTP, for tests in other languages.
+- `kproc.ControlServer`: faults, time, snapshots, roles, topics and requests over HTTP, for tests in other languages.
+- Coroutines: `async with kproc.Broker()`, and `broker.aio` with every method that waits.
 - `kproc.ClientError`: the broker rejected a rule, a snapshot or another request; the message has its reason.
 - `kproc.ConfigError`: a setting has a wrong value; the message names it.
 - In pytest, the fixtures `kproc_broker` and `kproc_topic` need no import.

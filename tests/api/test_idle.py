@@ -31,6 +31,7 @@ def test_broker_with_long_polls_alone_is_idle(watched: Broker) -> None:
         wanted = [(topic, NO_TOPIC_ID, [(0, 0), (1, 0)])]
         client.send(ApiKey.FETCH, 12, fetch_fields(wanted, max_wait_ms=60_000))
         watched.wait_until_idle(30)
+        watched.wait_until_idle(0)
         with watched.faults.delay_answer("Produce", ms=60_000, topic=topic):
             producer.send(ApiKey.PRODUCE, 9, produce_fields([(topic, NO_TOPIC_ID, [(0, batch(b"late"))])]))
             with pytest.raises(TimeoutError) as failure:
