@@ -6,13 +6,11 @@ new assignment, which it sends at once, and nothing but its epoch in all others.
 
 from __future__ import annotations
 
-import socket
-import struct
 import time
 import uuid
 from typing import Any, Final
 
-from bench.groups import ANSWER_SECONDS_MAX, Members
+from bench.groups import ANSWER_SECONDS_MAX, MemberConnection, Members
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 
@@ -22,14 +20,11 @@ _REBALANCE_MS: Final = 300_000
 SETTLE_SECONDS_MAX: Final = 180.0
 
 
-class ConsumerMember:
+class ConsumerMember(MemberConnection):
     """A connection with one member."""
 
     def __init__(self, address: tuple[str, int], group_id: str, topic: str) -> None:
-        self.socket = socket.create_connection(address)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.group_id = group_id
-        self.errors = 0
+        super().__init__(address, group_id)
         self.epoch = 0
         self.interval_seconds = 0.0
         self.sent_at = 0.0
@@ -38,7 +33,6 @@ class ConsumerMember:
         self._topic = topic
         self._member_id = str(uuid.uuid4())
         self._owned: list[dict[str, Any]] = []
-        self._received = b""
         self._last_answer = b""
         self._heartbeat = b""
 
@@ -54,20 +48,11 @@ class ConsumerMember:
         """Send a heartbeat without anything new."""
         self._send(self._heartbeat)
 
-    def on_readable(self) -> int:
-        """Read what has arrived. Return the number of heartbeats that were answered."""
-        self._received += self.socket.recv(65_536)
-        answered = 0
-        while len(self._received) >= 4:
-            length = struct.unpack_from(">i", self._received)[0]
-            if len(self._received) < 4 + length:
-                break
-            frame, self._received = self._received[4 : 4 + length], self._received[4 + length :]
-            self.is_waiting = False
-            if frame != self._last_answer:
-                self._on_change(frame)
-            answered += 1
-        return answered
+    def _on_frame(self, frame: bytes) -> int:
+        self.is_waiting = False
+        if frame != self._last_answer:
+            self._on_change(frame)
+        return 1
 
     def leave(self) -> None:
         """Send the heartbeat with which a member leaves."""

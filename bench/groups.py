@@ -45,27 +45,18 @@ REBALANCE_DELAY_MS = 3_000
 MAY_PASS = (14, 15, 16)
 
 
-class Member:
-    """One connection that joins, syncs and then only heartbeats."""
+class MemberConnection:
+    """A connection with one member of a group. A subclass handles each response."""
 
-    def __init__(self, address: tuple[str, int], group_id: str, topic: str) -> None:
+    def __init__(self, address: tuple[str, int], group_id: str) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.group_id = group_id
-        self.is_stable = False
         self.errors = 0
         self._received = b""
-        self._waits_for = ApiKey.JOIN_GROUP
-        self._heartbeat = b""
-        fields = join_fields(group_id, protocols=[{"name": "range", "metadata": subscription(topic)}])
-        self.socket.sendall(codec.encode_request(ApiKey.JOIN_GROUP, JOIN_VERSION, 1, "bench", fields))
-
-    def heartbeat(self) -> None:
-        """Send one."""
-        self.socket.sendall(self._heartbeat)
 
     def on_readable(self) -> int:
-        """Take what came; how many heartbeats were answered."""
+        """Read what has arrived. Return the number of heartbeats that were answered."""
         self._received += self.socket.recv(65_536)
         answered = 0
         while len(self._received) >= 4:
@@ -75,6 +66,26 @@ class Member:
             frame, self._received = self._received[4 : 4 + length], self._received[4 + length :]
             answered += self._on_frame(frame)
         return answered
+
+    def _on_frame(self, frame: bytes) -> int:
+        """Handle one response. Return 1 if it answers a heartbeat, else 0."""
+        raise NotImplementedError
+
+
+class Member(MemberConnection):
+    """One connection that joins, syncs and then only heartbeats."""
+
+    def __init__(self, address: tuple[str, int], group_id: str, topic: str) -> None:
+        super().__init__(address, group_id)
+        self.is_stable = False
+        self._waits_for = ApiKey.JOIN_GROUP
+        self._heartbeat = b""
+        fields = join_fields(group_id, protocols=[{"name": "range", "metadata": subscription(topic)}])
+        self.socket.sendall(codec.encode_request(ApiKey.JOIN_GROUP, JOIN_VERSION, 1, "bench", fields))
+
+    def heartbeat(self) -> None:
+        """Send one."""
+        self.socket.sendall(self._heartbeat)
 
     def _on_frame(self, frame: bytes) -> int:
         if self._waits_for == ApiKey.JOIN_GROUP:
