@@ -51,8 +51,7 @@ class ShareHistory:
         self.lost: set[Place] = set()
         self.has_dead_letters = False
         self.lost_letters: set[tuple[int, int]] = set()  # (partition, offset)
-        # When answers to ShareFetch were lost, or sessions ended by the broker.
-        # Each may have delivered any record once more.
+        # When sessions ended. The last answer of each may be lost, which delivered any record once more.
         self.lost_answers_ns: list[int] = []
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 

@@ -34,7 +34,6 @@ class ShareMember(Worker):
         self.held: dict[tuple[bytes, int], list[int]] = {}  # By partition: offsets to acknowledge.
         self.fetched: set[tuple[bytes, int]] = set()  # The partitions of the session.
         self.stateless_ns: int | None = None  # Since when the group has had no state that could be read.
-        self.is_fetching = False
         super().__init__(*arguments)
 
     @property
@@ -42,12 +41,16 @@ class ShareMember(Worker):
         return f"{self.name}/{self.starts}"
 
     def on_lost(self) -> None:
-        if self.is_fetching:
-            self.is_fetching = False
-            self.history.shares.lost_answers_ns.append(self.world.now_ns())
         self._end_session()
 
     def _end_session(self) -> None:
+        """End the session, whose last answer may be lost.
+
+        A home that leaves closes its sessions. If it waits for an owner then, it answers without the records that the
+        owner acquires. Their release counts as a delivery.
+        """
+        if self.session.is_open:
+            self.history.shares.lost_answers_ns.append(self.world.now_ns())
         self.session.is_open = False
         self.session_epoch, self.held, self.fetched = 0, {}, set()
 
@@ -132,9 +135,8 @@ class ShareMember(Worker):
             acknowledge={key[1]: batches_of(kinds) for key, kinds in acknowledged.items()},
         )
         self._send(acknowledged)
-        self.is_fetching, sent_ns = True, self.world.now_ns()
+        sent_ns = self.world.now_ns()
         answer = yield from self.call(ApiKey.SHARE_FETCH, 2, fields)
-        self.is_fetching = False
         if not (yield from self._accept(answer["error_code"])):
             return False
         self.fetched |= {(topic_id, index) for index in partitions}
@@ -250,9 +252,6 @@ class ShareMember(Worker):
         """Return True if the session is still open."""
         if code:
             self.check_code("a share session", code, *_REOPEN)
-            # A home that leaves closes its sessions. If it waits for an owner then, it answers without the records that
-            # the owner acquires. Their release counts as a delivery.
-            self.history.shares.lost_answers_ns.append(self.world.now_ns())
             self._end_session()
             yield from self.pause(5)
             return False
