@@ -23,6 +23,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -128,6 +129,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell lets what it starts in the background ignore SIGINT. Each child would inherit that, and never see Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("hypothesis_profile", None):
         # Constants of all modules that are loaded by then would be among the examples, which would not be the same for
         # a file alone and for all of them; and every worker parses every module for them.

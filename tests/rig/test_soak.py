@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.soak.figures import FILES_MORE, IDLE_PERCENT_MAX, PSS_MORE, SEGMENTS_MORE, Figures
+from tests.soak.figures import (
+    FILES_MORE,
+    IDLE_PERCENT_MAX,
+    IDLE_WINDOWS,
+    PSS_MORE,
+    SEGMENTS_MORE,
+    Figures,
+    idle_percents,
+)
 from tests.soak.ledger import Ledger
 from tests.support.cases import in_one_test
 from tests.support.descriptors import SEGMENT, SOCKET
@@ -111,3 +122,19 @@ def test_figures_within_the_tolerances_are_as_before() -> None:
 def test_whatever_grew_is_named(change: dict[str, Any], wanted: str) -> None:
     (problem,) = replace(BEFORE, **change).grown_since(BEFORE)
     assert wanted in problem
+
+
+def test_idle_cpu_ignores_work_that_is_done_once() -> None:
+    """A role that has just been restarted may do its last work in the first window."""
+    windows: list[float] = []
+
+    def wait(seconds: float) -> None:
+        windows.append(seconds)
+        end_ns = time.monotonic_ns() + 100_000_000
+        while len(windows) == 1 and time.monotonic_ns() < end_ns:
+            pass
+        threading.Event().wait(0.2)
+
+    role = ("handler", 0)
+    assert idle_percents({role: os.getpid()}, wait)[role] <= IDLE_PERCENT_MAX
+    assert 1 < len(windows) <= IDLE_WINDOWS
