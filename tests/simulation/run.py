@@ -83,7 +83,7 @@ class _Listener(logging.Handler):
             run.world.disturb()  # The segment was deleted meanwhile: the connection ends.
         if "dead letters of share partition" in record.msg and run.disk_faults:
             name, first, last, *_ = record.args or ()
-            run.history.shares.lose_letters(str(name), int(str(first)), int(str(last)))
+            run.history.shares.excuse_letters(str(name), int(str(first)), int(str(last)))
         if record.exc_info:
             problem = record.exc_info[1]
             if run.disk_faults and isinstance(problem, FatalError | KafkaError | OSError):

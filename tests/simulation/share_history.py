@@ -118,7 +118,7 @@ class ShareHistory:
                 f"the first at {missing[0]} ({first})"
             )
 
-    def lose_letters(self, state_key: str, first: int, last: int) -> None:
+    def excuse_letters(self, state_key: str, first: int, last: int) -> None:
         """Allow that these offsets have no dead letters: a disk fault prevented them, and the broker has logged so."""
         partition = int(state_key.rpartition(":")[2])
         self.lost_letters |= {(partition, offset) for offset in range(first, last + 1)}
