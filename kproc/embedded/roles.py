@@ -89,7 +89,7 @@ class PausedRoles:
             with contextlib.ExitStack() as opened:
                 opened.enter_context(paused_role(self._connect, role, index, wait=False, timeout_s=timeout_s))
                 pause = self._pauses[role, index] = opened.pop_all()
-        timer = threading.Timer(ttl_ms / 1000, self._end, (role, index, pause))
+        timer = threading.Timer(ttl_ms / 1000, self._resume, (role, index, pause))
         timer.daemon = True
         pause.callback(timer.cancel)
         timer.start()
@@ -100,7 +100,7 @@ class PausedRoles:
             pause = self._pauses.get((role, index))
         if pause is None:
             raise ValueError(f"{role} {index} is not paused, or its time was over")
-        self._end(role, index, pause)
+        self._resume(role, index, pause)
         _wait_served(self._connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
 
     def resume_all(self) -> None:
@@ -108,9 +108,9 @@ class PausedRoles:
         with self._lock:
             pauses = tuple(self._pauses.items())
         for (role, index), pause in pauses:
-            self._end(role, index, pause)
+            self._resume(role, index, pause)
 
-    def _end(self, role: str, index: int, pause: contextlib.ExitStack) -> None:
+    def _resume(self, role: str, index: int, pause: contextlib.ExitStack) -> None:
         with self._lock:
             if self._pauses.get((role, index)) is pause:
                 del self._pauses[role, index]

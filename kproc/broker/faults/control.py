@@ -106,7 +106,7 @@ class FaultControl:
     def _keep(self, rule_id: int, on_reply: OnReply) -> None:
         if rule_id not in self._files.read():
             raise _unknown_rule(rule_id)
-        self._files.end_lease(rule_id)
+        self._files.keep(rule_id)
         on_reply(OwnAnswer(result={}))
 
     def release(self, connection_ids: Collection[int]) -> None:

@@ -68,7 +68,7 @@ class RuleFiles:
             (self._path / f"{rule_id}{suffix}").unlink(missing_ok=True)
         return True
 
-    def end_lease(self, rule_id: int) -> None:
+    def keep(self, rule_id: int) -> None:
         """Keep a rule when its connection ends."""
         (self._path / f"{rule_id}{_LEASE_SUFFIX}").unlink(missing_ok=True)
 

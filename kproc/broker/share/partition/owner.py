@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.calls import OnResult, Reply
+from kproc.broker.fetch.fetch_owners import WATCH
 from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import PartitionMoving
 from kproc.broker.role.purgatory import DelayedOperation
@@ -231,7 +232,7 @@ class _Watch(DelayedOperation):
         topics = self._services.image.topics_by_id
         keys = [watch_key(_key(self._body.group_id, part)) for part in self._body.parts]
         logs = [(topics[part.topic_id].name, part.index) for part in self._body.parts]
-        purgatory.watch(self, [*keys, *logs, ("watch", *self._body.watch)])
+        purgatory.watch(self, [*keys, *logs, (WATCH, *self._body.watch)])
 
     def try_complete(self) -> bool:
         """Complete if enough can be acquired, or if an acquire would answer with an error."""

@@ -85,7 +85,7 @@ def test_damaged_rule_is_no_rule(files: RuleFiles, tmp_path: Path) -> None:
 
 def test_lease_ends_with_its_connection_unless_kept(files: RuleFiles) -> None:
     first, kept, other = (files.add(RULE, each) for each in (CONNECTION, CONNECTION, CONNECTION + 1))
-    files.end_lease(kept)
+    files.keep(kept)
     assert files.leased_by((CONNECTION,)) == [first]
     assert files.leased_by((CONNECTION, CONNECTION + 1)) == [first, other]
     files.remove(first)
