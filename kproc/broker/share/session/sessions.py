@@ -10,6 +10,7 @@ follows the one of the request before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from kproc.broker.share.partition.messages import ShareHolder
@@ -21,7 +22,7 @@ _EPOCH_MAX: Final = 2**31 - 1
 # Limit of the partitions of one session. A ShareFetch looks at all of them in one step. That takes 1,060 bytecodes a
 # partition if nothing can be acquired, and 3,200 if each has a record. At the limit this is 40 ms and 130 ms.
 SESSION_PARTITIONS_MAX: Final = 2_000
-# Limit of the partitions of all sessions of a Handler. Each takes about 200 bytes.
+# Limit of the partitions of all sessions of a Handler. Each takes about 200 bytes. Kafka has no such limit.
 PARTITIONS_MAX: Final = 200_000
 
 # (topic id, partition index)
@@ -93,8 +94,10 @@ class ShareSession:
 class ShareSessions:
     """The sessions of one Handler: at most `group.share.max.share.sessions`, and PARTITIONS_MAX in all of them.
 
-    No group can use up the sessions for itself: in a full Handler, a group gets a session of the group that has most,
-    as long as that one has at least two more. Its session that was not used for the longest time is closed.
+    No group can use up the sessions or the partitions for itself. If a Handler has too many sessions, a group gets one
+    of the group that has most, as long as that one has at least two more. Its session that was not used for the longest
+    time is closed. If a Handler has too many partitions, sessions of the group that has most partitions are closed, the
+    largest first, as long as that group keeps at least as many partitions as the other group gets.
 
     A member's epochs and partitions are known to its home only. A client that reaches another home gets
     SHARE_SESSION_NOT_FOUND and opens a new session there.
@@ -108,6 +111,7 @@ class ShareSessions:
         # By group and member. The session that was used last is the last one of its group.
         self._by_group: dict[str, dict[str, ShareSession]] = {}
         self._partition_count = 0
+        self._partitions_by_group: dict[str, int] = {}
         self._last_number = 0
 
     def __len__(self) -> int:
@@ -131,11 +135,11 @@ class ShareSessions:
         """Open a session for a member. Return (the session, the one that it replaces and whose records to release).
 
         As in Kafka, a client that opens its session again on the same connection keeps the records that it holds.
-        The caller has checked `can_open`, and `make_room` for a new session.
+        The caller has called `make_room`.
         """
         before = self._sessions.get((group_id, member_id))
         if before is not None and before.connection_id == connection_id:
-            self._partition_count += len(keys) - len(before.targets)
+            self._count_partitions(group_id, len(keys) - len(before.targets))
             before.start(keys)
             self._record_use(before)
             return before, None
@@ -148,34 +152,31 @@ class ShareSessions:
         self._sessions[group_id, member_id] = session
         self._by_group.setdefault(group_id, {})[member_id] = session
         self._by_connection.setdefault(connection_id, []).append(session)
-        self._partition_count += len(session.targets)
+        self._count_partitions(group_id, len(session.targets))
         return session, before
 
-    def can_open(self, group_id: str, member_id: str, keys: Sequence[ShareKey]) -> bool:
-        """Return True if there is room for a member's session, or `make_room` can make it.
+    def make_room(
+        self, group_id: str, member_id: str, keys: Sequence[ShareKey]
+    ) -> Sequence[ShareSession] | None:
+        """Close sessions of another group if a member's session needs their room. None: there is no room.
 
-        The session that it replaces makes room.
+        The session that it replaces makes room. The caller releases the records of the closed sessions.
         """
-        before = self._sessions.get((group_id, member_id))
-        partitions = self._partition_count - (0 if before is None else len(before.targets)) + len(keys)
-        return (
-            len(keys) <= SESSION_PARTITIONS_MAX
-            and partitions <= PARTITIONS_MAX
-            and (
-                before is not None
-                or len(self._sessions) < self._sessions_max
-                or self._find_victim(group_id) is not None
-            )
-        )
-
-    def make_room(self, group_id: str, member_id: str) -> ShareSession | None:
-        """Close a session of another group if there is no room for a member's one. The caller releases its records."""
-        if len(self._sessions) < self._sessions_max or (group_id, member_id) in self._sessions:
+        if len(keys) > SESSION_PARTITIONS_MAX:
             return None
-        victim = self._find_victim(group_id)
-        if victim is not None:
+        before = self._sessions.get((group_id, member_id))
+        growth = len(keys) - (0 if before is None else len(before.targets))
+        victims = self._find_large_victims(group_id, growth)
+        if victims is None:
+            return None
+        if before is None and not victims and len(self._sessions) >= self._sessions_max:
+            victim = self._find_victim(group_id)
+            if victim is None:
+                return None
+            victims = [victim]
+        for victim in victims:
             self.close(victim)
-        return victim
+        return victims
 
     def _find_victim(self, group_id: str) -> ShareSession | None:
         """Return the session that a group may take in a full Handler. None: no group has at least two more."""
@@ -184,29 +185,61 @@ class ShareSessions:
             return None
         return next(iter(most.values()))
 
+    def _find_large_victims(self, group_id: str, growth: int) -> Sequence[ShareSession] | None:
+        """Return the sessions to close so that a group can have `growth` more partitions. None: it cannot.
+
+        They belong to the group with most partitions. It keeps as many as the other group then has.
+        """
+        excess = self._partition_count + growth - PARTITIONS_MAX
+        if excess <= 0:
+            return ()
+        largest, left = max(self._partitions_by_group.items(), key=itemgetter(1))
+        wanted = self._partitions_by_group.get(group_id, 0) + growth
+        if left - excess < wanted:
+            return None
+        victims: list[ShareSession] = []
+        # Of sessions with the same number of partitions, the one that was not used for the longest time is the first.
+        by_size = sorted(self._by_group[largest].values(), key=lambda each: len(each.targets), reverse=True)
+        while excess > 0:
+            victims.append(by_size[len(victims)])
+            size = len(victims[-1].targets)
+            excess -= size
+            left -= size
+        return victims if left >= wanted else None
+
+    def _count_partitions(self, group_id: str, growth: int) -> None:
+        self._partition_count += growth
+        self._partitions_by_group[group_id] = self._partitions_by_group.get(group_id, 0) + growth
+
     def _record_use(self, session: ShareSession) -> None:
         of_group = self._by_group[session.holder.group_id]
         of_group[session.holder.member_id] = of_group.pop(session.holder.member_id)
 
     def proceed(
         self, session: ShareSession, epoch: int, keys: Sequence[ShareKey], forgotten: Sequence[ShareKey]
-    ) -> None:
+    ) -> Sequence[ShareSession]:
         """Accept a request of a session that is neither its first nor its last.
 
+        Return the sessions of another group that were closed to make room. The caller releases their records.
         Raises INVALID_SHARE_SESSION_EPOCH if the client has missed a response or sent a request twice, and
-        SHARE_SESSION_LIMIT_REACHED if the session has too many partitions.
+        SHARE_SESSION_LIMIT_REACHED if there is no room for the partitions that it adds.
         """
         if epoch != session.epoch:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         # Check before anything is added. Otherwise rejected requests could add partitions without a limit.
         size = len({*session.targets, *keys}.difference(forgotten))
-        partitions = self._partition_count - len(session.targets) + size
-        if size > SESSION_PARTITIONS_MAX or partitions > PARTITIONS_MAX:
+        growth = size - len(session.targets)
+        group_id = session.holder.group_id
+        victims = self._find_large_victims(group_id, growth) if size <= SESSION_PARTITIONS_MAX else None
+        if victims is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        for victim in victims:
+            self.close(victim)
         session.update(keys, forgotten)
-        self._partition_count = partitions
+        self._count_partitions(group_id, growth)
         session.advance()
         self._record_use(session)
+        return victims
 
     def close(self, session: ShareSession) -> None:
         """Close a session. The caller releases its records."""
@@ -217,9 +250,9 @@ class ShareSessions:
         del self._sessions[holder.group_id, holder.member_id]
         of_group = self._by_group[holder.group_id]
         del of_group[holder.member_id]
+        self._count_partitions(holder.group_id, -len(session.targets))
         if not of_group:
-            del self._by_group[holder.group_id]
-        self._partition_count -= len(session.targets)
+            del self._by_group[holder.group_id], self._partitions_by_group[holder.group_id]
         left = self._by_connection[session.connection_id]
         left.remove(session)
         if not left:

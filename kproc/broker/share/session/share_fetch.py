@@ -6,9 +6,9 @@ records leave as ranges of files, as in Fetch. If there are none, the request wa
 Epoch 0 opens a session and -1 ends it (sessions.py). A response has the partitions with records, with errors, with
 acknowledgements, and those that are new in the session.
 
-Differs from Kafka: `group.share.max.share.sessions` limits the sessions of each Handler, but one group cannot use them
-up (sessions.py). Another connection cannot continue a session. A client above its consumer_byte_rate acquires
-nothing until it is below it again; Kafka's broker acquires records and drops them.
+Differs from Kafka: `group.share.max.share.sessions` limits the sessions of each Handler. Their partitions have limits,
+too. One group cannot use up either of them (sessions.py). Another connection cannot continue a session. A client above
+its consumer_byte_rate acquires nothing until it is below it again; Kafka's broker acquires records and drops them.
 
 Versions: v2 acquire modes (KIP-1206), renewals of locks (KIP-1222).
 """
@@ -99,20 +99,21 @@ def _find_session(context: RequestContext, request: Fields, keys: Sequence[Share
         return sessions.find(group_id, member_id)
     if epoch != INITIAL_EPOCH:
         session = sessions.find(group_id, member_id)
-        sessions.proceed(session, epoch, keys, keys_of_forgotten(request["forgotten_topics_data"]))
+        forgotten = keys_of_forgotten(request["forgotten_topics_data"])
+        for closed in sessions.proceed(session, epoch, keys, forgotten):
+            release_session(services, closed)
         return session
     if has_acknowledgements(request["topics"]):
         # A new session holds no records yet.
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    if not sessions.can_open(group_id, member_id, keys):
+    evicted = sessions.make_room(group_id, member_id, keys)
+    if evicted is None:
         return None
-    evicted = sessions.make_room(group_id, member_id)
     now_ns = services.clock.now_ns()
     session, replaced = sessions.open(group_id, member_id, context.connection_id, keys, now_ns)
     session.lock_ms = services.owner.shares.settings_of(group_id).lock_ms
-    for closed in (evicted, replaced):
-        if closed is not None:
-            release_session(services, closed)
+    for closed in evicted if replaced is None else (*evicted, replaced):
+        release_session(services, closed)
     return session
 
 

@@ -20,7 +20,7 @@ def sessions() -> ShareSessions:
 def opened(
     sessions: ShareSessions, member: str = "m", *keys: ShareKey, connection: int = 1, now_ns: int = 5
 ) -> ShareSession:
-    assert sessions.can_open("g", member, keys)
+    assert sessions.make_room("g", member, keys) is not None
     return sessions.open("g", member, connection, keys, now_ns)[0]
 
 
@@ -58,10 +58,10 @@ def test_unknown_session_is_not_found(sessions: ShareSessions) -> None:
 def test_limit_does_not_count_the_session_that_is_replaced(sessions: ShareSessions) -> None:
     opened(sessions, "m", connection=1)
     opened(sessions, "n", connection=2)
-    assert not sessions.can_open("g", "o", [A])
-    assert sessions.can_open("g", "m", [A])
+    assert sessions.make_room("g", "o", [A]) is None
+    assert sessions.make_room("g", "m", [A]) == ()
     sessions.close(sessions.find("g", "n"))
-    assert sessions.can_open("g", "o", [A])
+    assert sessions.make_room("g", "o", [A]) == ()
 
 
 def test_group_cannot_use_up_the_sessions() -> None:
@@ -69,12 +69,12 @@ def test_group_cannot_use_up_the_sessions() -> None:
 
     def open_session(group: str, member: str) -> str | None:
         """Open a session in a full table. Return the member whose session was closed, or None."""
-        if not sessions.can_open(group, member, [A]):
+        victims = sessions.make_room(group, member, [A])
+        if victims is None:
             return "rejected"
-        victim = sessions.make_room(group, member)
         sessions.open(group, member, ord(member), [A], 5)
         assert len(sessions) <= 4
-        return None if victim is None else victim.holder.member_id
+        return next((each.holder.member_id for each in victims), None)
 
     assert [open_session("large", member) for member in "abcd"] == [None] * 4
     sessions.proceed(sessions.find("large", "a"), 1, [], [])
@@ -94,11 +94,11 @@ def test_group_cannot_use_up_the_sessions() -> None:
 def test_limits_of_partitions(sessions: ShareSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SESSION_PARTITIONS_MAX", 2)
     monkeypatch.setattr(module, "PARTITIONS_MAX", 3)
-    assert not sessions.can_open("g", "m", [A, B, C])
+    assert sessions.make_room("g", "m", [A, B, C]) is None
     session = opened(sessions, "m", A, B)
-    assert not sessions.can_open("g", "n", [A, B])
-    assert sessions.can_open("g", "n", [A])
-    assert sessions.can_open("g", "m", [B, C])
+    assert sessions.make_room("g", "n", [A, B]) is None
+    assert sessions.make_room("g", "n", [A]) == ()
+    assert sessions.make_room("g", "m", [B, C]) == ()
     with pytest.raises(KafkaError) as error:
         sessions.proceed(session, 1, [C], [])
     assert code_of(error) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -106,6 +106,40 @@ def test_limits_of_partitions(sessions: ShareSessions, monkeypatch: pytest.Monke
     assert (list(session.targets), sessions.partition_count, session.epoch) == ([A, B], 2, 1)
     sessions.proceed(session, 1, [B, C], [A])
     assert (list(session.targets), sessions.partition_count, session.epoch) == ([B, C], 2, 2)
+
+
+def test_group_cannot_use_up_the_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 10)
+    sessions = ShareSessions(HOME, 100)
+    keys = [(b"a" * 16, index) for index in range(10)]
+
+    def open_session(group: str, member: str, count: int) -> str:
+        """Open a session with some partitions. Return the members whose sessions were closed."""
+        victims = sessions.make_room(group, member, keys[:count])
+        if victims is None:
+            return "rejected"
+        sessions.open(group, member, ord(member), keys[:count], 5)
+        assert sessions.partition_count <= 10
+        return "".join(each.holder.member_id for each in victims)
+
+    assert [open_session("large", *each) for each in (("a", 1), ("b", 2), ("c", 3), ("d", 3), ("e", 1))] == [""] * 5
+    # The group itself cannot have more. Its largest session makes room for another group, the oldest one first.
+    assert open_session("large", "f", 1) == "rejected"
+    assert open_session("small", "x", 2) == "c"
+    assert open_session("small", "y", 1) == ""
+    # Another 3 would leave the large group with fewer partitions than the small one.
+    assert open_session("small", "z", 3) == "rejected"
+    assert [open_session("other", *each) for each in (("p", 3), ("q", 1))] == ["d", "rejected"]
+    # The partitions that a request adds to a session count, too.
+    assert (sessions.partition_count, len(sessions)) == (10, 6)
+    with pytest.raises(KafkaError) as error:
+        sessions.proceed(sessions.find("small", "y"), 1, keys[:2], [])
+    assert code_of(error) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions.close_connection(ord("p"))
+    sessions.proceed(sessions.find("large", "b"), 1, keys[:5], [])
+    new = sessions.open("new", "n", ord("n"), [], 5)[0]
+    assert [each.holder.member_id for each in sessions.proceed(new, 1, keys[:2], [])] == ["b"]
+    assert sessions.partition_count == 7
 
 
 def test_reopened_session_keeps_its_holder_on_its_connection(sessions: ShareSessions) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.share.session import share_requests
+from kproc.broker.share.session import sessions, share_requests
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
@@ -400,6 +400,23 @@ def test_other_group_gets_a_session_of_the_largest_one(start: Start, monkeypatch
     assert owners.names() == [(scene.at[0], "release"), (scene.at[0], "acquire")]
     code = scene.fetch(0, member_id="one", share_session_epoch=1)["error_code"]
     assert code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+def test_added_partition_closes_a_session_of_the_largest_group(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "PARTITIONS_MAX", 3)
+    scene.produce(0, b"v")
+    scene.fetch(0, member_id="one")
+    scene.fetch(0, 1, member_id="two")
+    other = {"group_id": "other", "member_id": "three", "connection": 2}
+    assert scene.fetch(**other)["error_code"] == 0
+    scene.owners.names()
+    assert scene.fetch(0, share_session_epoch=1, **other)["error_code"] == 0
+    assert scene.owners.names()[0] == (scene.at[0], "release")
+    code = scene.fetch(0, member_id="two", share_session_epoch=1)["error_code"]
+    assert code == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert scene.fetch(0, member_id="one", share_session_epoch=1)["error_code"] == 0
 
 
 def test_errors_of_all_partitions_end_the_wait(scene: Scene) -> None:
