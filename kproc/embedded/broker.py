@@ -256,11 +256,12 @@ class Broker:
         return self._paused
 
     def wait_until_idle(self, seconds: float = 10.0) -> None:
-        """Wait until the broker has finished what clients have requested.
+        """Wait until the broker has finished what clients have requested, and its own work on logs.
 
         Idle means, for 0.2 s: every role runs; no request waits for its answer, except Fetch and ShareFetch without
-        records (long polls); no sync is requested or in progress; every ended transaction has its markers; the
-        cleaner compacts nothing. Clients can have more to send, so flush producers before.
+        records (long polls); no sync is requested, due or in progress; every ended transaction has its markers; the
+        cleaner checks no retention and compacts nothing. Work that becomes due later, such as a sync after `flush.ms`,
+        does not count. Clients can have more to send, so flush producers before.
 
         Raises TimeoutError, with a timeline of the reasons, after `seconds`.
         """

@@ -1,4 +1,4 @@
-"""wait_until_idle: wait until a broker for tests has finished what clients have requested.
+"""wait_until_idle: wait until a broker for tests has finished its work: for clients, for the disk and in the cleaner.
 
 It observes the broker by operations of its own and by ListTransactions. Two observations in a row must find nothing to
 do, because one observation consists of several answers that show different moments.
@@ -29,12 +29,9 @@ def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
     """Return when two observations in a row have found the broker idle. Raises TimeoutError with a timeline."""
     begin_ns = _clock.now_ns()
     timeline: list[str] = []
-    compacted_before, was_idle, last = -1, False, ""
+    was_idle, last = False, ""
     while True:
-        reasons, compacted = _observe(connect)
-        if compacted not in (compacted_before, -1) and compacted_before >= 0:
-            reasons.append("the cleaner compacts logs")
-        compacted_before = compacted
+        reasons = _observe(connect)
         if not reasons and was_idle:
             return
         was_idle = not reasons
@@ -49,22 +46,18 @@ def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
         _pause.wait(_POLL_S)
 
 
-def _observe(connect: Callable[[], Client]) -> tuple[list[str], int]:
-    """Return the reasons why the broker is not idle, and the number of bytes that compaction has read and written.
-
-    The number is -1 if the broker gives no status.
-    """
+def _observe(connect: Callable[[], Client]) -> list[str]:
+    """Return the reasons why the broker is not idle."""
     try:
         with connect() as client:
             status = client.operate("status")
-            reasons = [
+            return [
                 *_roles(status["processes"]),
                 *_requests(client),
                 *_transactions(client, status["transactions"]),
             ]
     except ClientError as error:  # A role has died, and its successor does not serve yet.
-        return [str(error)], -1
-    return reasons, sum(row["counters"]["compaction_io_bytes"] for row in status["processes"])
+        return [str(error)]
 
 
 def _roles(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -74,7 +67,7 @@ def _roles(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _requests(client: Client) -> Iterator[str]:
-    """Yield the requests in progress besides long polls, and the syncs."""
+    """Yield the requests in progress besides long polls, the syncs, and the work of the cleaner."""
     found = client.operate("topics")
     connections = client.operate("clients")
     waiting = [row for row in connections["clients"] if row["inflight"] and row["client_id"] != OWN_CLIENT_ID]
@@ -84,6 +77,13 @@ def _requests(client: Client) -> Iterator[str]:
         yield f"{count} requests in progress, {found['long_polls']} of them long polls, of clients: {names}"
     if found["syncing"]:
         yield f"syncs of {found['syncing']} logs"
+    if found["cleaner"] is None:
+        yield "the cleaner does not answer"
+    else:
+        if found["cleaner"]["checks_retention"]:
+            yield "the cleaner checks the retention of logs"
+        if found["cleaner"]["compacts"]:
+            yield "the cleaner compacts logs"
     if silent := [*found["silent"], *connections["silent"]]:
         yield f"roles with these indexes do not answer: {silent}"
 

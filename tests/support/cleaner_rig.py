@@ -10,7 +10,14 @@ from typing import Any
 import msgspec
 
 from kproc.broker.calls.calls import FromImage
-from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, WRITE_CHECKPOINTS, Deleted, Done
+from kproc.broker.calls.cleaner_calls import (
+    ENFORCE_RETENTION,
+    SHOW_CLEANER_ACTIVITY,
+    WRITE_CHECKPOINTS,
+    CleanerActivity,
+    Deleted,
+    Done,
+)
 from kproc.broker.cleaner.cleaner import Cleaner
 from kproc.broker.ipc.wait import Sleeper, make_eventfd
 from kproc.broker.metrics.slab import MetricsRow
@@ -70,7 +77,7 @@ class CleanerRig:
         stack.callback(self.cleaner.close)
         near, far = self._links.make(CONTROLLER, CLEANER)
         self.cleaner.attach(far)
-        self._controller = Outbox(near.sender, near.waker)
+        self._controller, self._inbox = Outbox(near.sender, near.waker), Inbox(near.receiver)
         if has_metadata:
             self.send_snapshot()
         self._handlers: dict[int, tuple[Outbox, Inbox]] = {}
@@ -128,6 +135,19 @@ class CleanerRig:
         outbox.push(CALL, TOKEN.pack(1, len(call)), call)
         outbox.flush()
         self.step()
+
+    def activity(self) -> CleanerActivity:
+        """Request the cleaner's activity as the controller does, and return the reply."""
+        call = msgspec.msgpack.encode([SHOW_CLEANER_ACTIVITY.name, FromImage(0)])
+        self._controller.push(CALL, TOKEN.pack(1, len(call)), call)
+        self.step(1)
+        found = [
+            SHOW_CLEANER_ACTIVITY.decode_reply(view[TOKEN.size :])
+            for kind, view in self._inbox.poll(100)
+            if kind == REPLY
+        ]
+        self._inbox.release()
+        return found[0]
 
     def replies(self, index: int = 0) -> list[Done]:
         """Return the replies that a Handler has received since the last call."""

@@ -101,8 +101,18 @@ class Swapped(Reply):
     refused: str = ""
 
 
+class CleanerActivity(Reply):
+    """Says if the cleaner checks the retention of partitions, and if it looks for a log to compact or compacts one."""
+
+    checks_retention: bool
+    compacts: bool
+
+
 # The cleaner writes the checkpoints when its metadata are as new as the sender's.
 WRITE_CHECKPOINTS: Final[Call[FromImage, Done]] = Call("write_checkpoints", FromImage, Done)
+SHOW_CLEANER_ACTIVITY: Final[Call[FromImage, CleanerActivity]] = Call(
+    "cleaner_activity", FromImage, CleanerActivity
+)
 READ_LOG_FIGURES: Final[Call[LogDirRequest, LogFiguresReply]] = Call(
     "log_figures", LogDirRequest, LogFiguresReply
 )

@@ -20,7 +20,9 @@ from kproc.broker.calls.cleaner_calls import (
     DESCRIBE_LOG_DIR,
     ENFORCE_RETENTION,
     READ_LOG_FIGURES,
+    SHOW_CLEANER_ACTIVITY,
     WRITE_CHECKPOINTS,
+    CleanerActivity,
     Deleted,
     Done,
     PartitionRequest,
@@ -81,6 +83,7 @@ class Cleaner(LinkedRole):
         self._image = ClusterImage()
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
         self._has_round = False  # True until the partitions of the current round are checked.
+        self._retention_calls = 0  # Calls to owners that have not replied.
         self._needs_compaction_check = False  # True if time was moved since the last check of compaction.
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * NS_PER_MS
         self._next_checkpoint_ns = self._checkpoint_due()
@@ -112,8 +115,13 @@ class Cleaner(LinkedRole):
         calls = CallHandlers(self.containment)
         calls.add(WRITE_CHECKPOINTS, self._await_checkpoint)
         calls.add(READ_LOG_FIGURES, lambda body, on_reply: on_reply(read_log_figures(self._directory, body)))
+        calls.add(SHOW_CLEANER_ACTIVITY, lambda _body, on_reply: on_reply(self._activity()))
         calls.add(DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body)))
         return calls
+
+    def _activity(self) -> CleanerActivity:
+        checks_retention = self._has_round or self._retention_calls > 0
+        return CleanerActivity(checks_retention=checks_retention, compacts=not self._compactor.is_idle)
 
     def attach(self, link: Link) -> None:
         super().attach(link)
@@ -297,11 +305,15 @@ class Cleaner(LinkedRole):
                 # With version 0 the owner handles the call at once and does not wait for our metadata. A topic that it
                 # does not know yet has no old segments.
                 body = PartitionRequest(0, topic.name, partition.index)
-                self.send_to_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
+                self._retention_calls += 1
+                self.send_to_handler(partition.owner, ENFORCE_RETENTION, body, self._on_retention_checked)
             if looked_at >= _PARTITIONS_PER_PASS:
                 return looked_at
         self._has_round = False
         return looked_at
+
+    def _on_retention_checked(self, _reply: Deleted | Lost) -> None:
+        self._retention_calls -= 1
 
     def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:
         """Return True if a partition's owner must check retention.

@@ -156,6 +156,7 @@ class Operations:
             plan.clock.now_ns,
             lambda: self.controller.image,
             lambda *call: self.controller.send_to_handler(*call),
+            lambda *call: self.controller.send_to_cleaner(*call),
         )
         self._watches = HandlerWatches(
             plan.clock.now_ns,

@@ -36,8 +36,7 @@ def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[Traf
     """Reply with the traffic alone, which needs no coordinator."""
     partitions = services.owner.partitions
     assert isinstance(partitions, Partitions)
-    syncing = len(partitions.group_commit.unsynced) + len(partitions.group_commit.syncing)
-    on_reply(TrafficReport(_traffic(partitions), _count_long_polls(services), syncing))
+    on_reply(TrafficReport(_traffic(partitions), _count_long_polls(services), partitions.count_syncs()))
 
 
 def _count_long_polls(services: Services) -> int:

@@ -368,6 +368,18 @@ class Partitions:
         self.hanging = hanging
         self._trim_producers()
 
+    def count_syncs(self) -> int:
+        """Return the number of logs with a sync that is requested, in progress, or due at the next tick."""
+        now_ms, commit = self._clock.wall_ms(), self.group_commit
+        due = sum(
+            owned not in commit.unsynced
+            and owned.log not in commit.syncing
+            and owned.log.state.offline_reason is None
+            and owned.log.durability.is_flush_due(now_ms)
+            for owned in self._open.values()
+        )
+        return len(commit.unsynced) + len(commit.syncing) + due
+
     def _trim_producers(self) -> None:
         """Remove idle producers of the largest tables if all partitions together remember too many."""
         tables = [owned.log.state.producers for owned in self._open.values() if owned.log.state.producers]

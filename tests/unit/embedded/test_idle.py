@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from kproc.client.errors import ConnectionLost
+from kproc.common.clock import ManualClock
+from kproc.embedded import idle
 from kproc.embedded.idle import wait_until_idle
 from kproc.wire.header import ApiKey
 
@@ -15,7 +17,8 @@ class ScriptedClient:
     """A connection to a broker that syncs, ends a transaction and compacts."""
 
     def __init__(self) -> None:
-        self.compacted = 0
+        self.count = -1  # Of observations.
+        self.clock = ManualClock()
 
     def __enter__(self) -> ScriptedClient:
         return self
@@ -26,11 +29,14 @@ class ScriptedClient:
         return {ApiKey.LIST_TRANSACTIONS}
 
     def operate(self, operation: str) -> dict[str, Any]:
-        self.compacted += operation == "status"
-        cleaner = {"role": "cleaner", "index": 0, "state": "hung", "counters": {"compaction_io_bytes": self.compacted}}
+        if operation == "topics":
+            self.count += 1
+            self.clock.advance_ms(100)
+        cleaner = {"role": "cleaner", "index": 0, "state": "hung"}
+        activity = {"checks_retention": self.count > 1, "compacts": True} if self.count else None
         return {
             "status": {"processes": [cleaner], "transactions": {}},
-            "topics": {"long_polls": 1, "syncing": 2, "silent": []},
+            "topics": {"long_polls": 1, "syncing": 2, "silent": [], "cleaner": activity},
             "clients": {
                 "clients": [
                     {"client_id": "kproc-embedded", "address": "::1", "inflight": 1},
@@ -45,18 +51,25 @@ class ScriptedClient:
         return {"error_code": 0, "transaction_states": [row]}
 
 
-def test_timeline_has_each_reason_and_each_change_of_it() -> None:
+def test_timeline_has_each_reason_and_each_change_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     client = ScriptedClient()
+    monkeypatch.setattr(idle, "_clock", client.clock)
     with pytest.raises(TimeoutError) as failure:
-        wait_until_idle(lambda: client, 0.1)  # type: ignore[arg-type,return-value]
-    first, before, after = str(failure.value).split("\n")
-    assert first == "the broker is not idle within 0.1 s:"
+        wait_until_idle(lambda: client, 0.25)  # type: ignore[arg-type,return-value]
+    first, *changes = str(failure.value).split("\n")
+    assert first == "the broker is not idle within 0.25 s:"
     reasons = (
-        "cleaner 0 is hung; 2 requests in progress, 1 of them long polls, of clients: shop; syncs of 2 logs; "
+        "cleaner 0 is hung; 2 requests in progress, 1 of them long polls, of clients: shop; syncs of 2 logs; {}; "
         "roles with these indexes do not answer: [3]; transaction id is in PrepareCommit"
     )
-    assert before.endswith(reasons)
-    assert after.endswith(f"{reasons}; the cleaner compacts logs")
+    cleaner = (
+        "the cleaner does not answer",
+        "the cleaner compacts logs",
+        "the cleaner checks the retention of logs; the cleaner compacts logs",
+    )
+    assert len(changes) == len(cleaner)
+    for change, text in zip(changes, cleaner, strict=True):
+        assert change.endswith(reasons.format(text))
 
 
 def test_error_of_a_connection_is_a_reason() -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from kproc.broker.calls.cleaner_calls import CleanerActivity
 from kproc.broker.cleaner import cleaner
 from kproc.broker.role.roles import handler_id
 from tests.support.cleaner_rig import CHECK_MS, CleanerRig
@@ -36,6 +37,23 @@ def test_many_partitions_are_looked_at_a_few_at_a_time(
     looked_at = [rig.cleaner.do_work(0) for _ in range(8)]
     assert looked_at == [0, 5, 5, 5, 5, 3, 0, 0]
     assert len(rig.asked()) == 23, "and none is left out"
+
+
+def test_retention_check_is_reported_until_owners_reply(
+    rig: CleanerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaner, "_PARTITIONS_PER_PASS", 1)
+    rig.create("t", 2)
+    rig.write_row("t", 0, start=0, end=9, recovery=9)
+    rig.step(20)
+    assert rig.activity() == CleanerActivity(checks_retention=False, compacts=False)
+    rig.clock.advance_ms(CHECK_MS)
+    rig.step(1)  # The tick starts a round, which checks one partition a duty cycle.
+    assert rig.activity().checks_retention
+    rig.step(20)
+    assert rig.activity().checks_retention  # The owner has not replied.
+    assert len(rig.asked()) == 1
+    assert not rig.activity().checks_retention
 
 
 def test_untouched_partition_is_opened_only_if_files_justify_it(rig: CleanerRig) -> None:

@@ -36,10 +36,15 @@ def test_flush_ms_syncs_without_a_waiter(start: Start) -> None:
     produce(rig, "t")
     rig.advance_ms(100)
     assert rig.syncers[0].sizes == []
+    assert rig.partitions().count_syncs() == 0
+    rig.clock.advance_ms(5000)
+    assert rig.partitions().count_syncs() == 1, "a sync is due, although no tick has requested it"
     for _ in range(100):
         rig.advance_ms(100)
     assert rig.syncers[0].sizes == [1]
+    assert rig.partitions().count_syncs() == 1
     rig.syncers[0].end_round()
     rig.settle()
+    assert rig.partitions().count_syncs() == 0
     assert rig.open("t").log.state.recovery_point == 1
     assert rig.syncers[0].sizes == [1], "nothing became due while the round ran"

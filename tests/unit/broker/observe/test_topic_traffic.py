@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.cleaner_calls import CleanerActivity
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.observe.topic_traffic import TopicTraffic, TrafficReport
@@ -24,7 +25,9 @@ class Rig:
         self.asked: dict[int, Callable[[TrafficReport | Lost], None]] = {}
         self.sent: list[int] = []
         self.answers: list[dict[str, Any]] = []
-        self.traffic = TopicTraffic(self.clock.now_ns, lambda: self.image, self._ask)
+        self.traffic = TopicTraffic(self.clock.now_ns, lambda: self.image, self._ask, self._ask_cleaner)
+        self.cleaner_calls: list[Callable[[CleanerActivity | Lost], None]] = []
+        self.cleaner_answers = True
         for name in ("a", "b"):
             topic_id = name.encode() * 16
             self.image.apply_records([r.TopicCreated(name, topic_id)], self.image.version + 1)
@@ -32,6 +35,14 @@ class Rig:
     def _ask(self, index: int, _call: Any, _body: Any, on_reply: Callable[[Any], None]) -> None:
         self.sent.append(index)
         self.asked[index] = on_reply
+
+    def _ask_cleaner(self, _call: Any, _body: Any, on_reply: Callable[[Any], None]) -> None:
+        self.cleaner_calls.append(on_reply)
+        if self.cleaner_answers:
+            self.reply_of_cleaner()
+
+    def reply_of_cleaner(self) -> None:
+        self.cleaner_calls.pop()(CleanerActivity(checks_retention=True, compacts=False))
 
     def request(self) -> None:
         self.traffic.request(self.answers.append)
@@ -59,6 +70,7 @@ def test_counts_of_all_handlers_are_summed(rig: Rig) -> None:
             "silent": [],
             "long_polls": 0,
             "syncing": 0,
+            "cleaner": {"checks_retention": True, "compacts": False},
         }
     ]
     assert not rig.traffic.is_collecting
@@ -104,3 +116,23 @@ def test_late_reply_without_a_request_changes_nothing(rig: Rig) -> None:
     rig.traffic.expire(rig.clock.now_ns())
     rig.reply(0, a=[1, 1, 1, 1])
     assert len(rig.answers) == 1
+
+
+def test_hung_cleaner_is_asked_once_and_delays_only_the_first(rig: Rig) -> None:
+    rig.cleaner_answers = False
+    for is_first in (True, False):
+        rig.request()
+        rig.reply(0)
+        assert rig.traffic.is_collecting
+        rig.reply(1)
+        assert rig.traffic.is_collecting == is_first
+        rig.clock.advance_ms(2000)
+        rig.traffic.expire(rig.clock.now_ns())
+        assert not rig.traffic.is_collecting
+    assert len(rig.cleaner_calls) == 1
+    rig.reply_of_cleaner()  # Too late for both.
+    rig.request()
+    rig.reply(0)
+    rig.reply(1)
+    rig.cleaner_calls.pop()(Lost())
+    assert [answer["cleaner"] for answer in rig.answers] == [None, None, None]
