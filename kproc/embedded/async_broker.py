@@ -7,7 +7,7 @@
 
 Each call runs the method with the same name in a thread, so that the event loop goes on meanwhile. Arguments, results
 and errors are those of the method. A thread cannot be interrupted: if the caller is cancelled, the method still runs to
-its end.
+its end. A snapshot that nobody receives then is deleted.
 """
 
 from __future__ import annotations
@@ -42,6 +42,32 @@ def _in_thread(method: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, R
     return run
 
 
+async def _run_or_undo(method: Callable[[], Result], undo: Callable[[Result], object]) -> Result:
+    """Return the result of a method that runs in a thread. Undo the method in a thread if the caller is cancelled."""
+    lock = threading.Lock()
+    is_abandoned = False
+    results: list[Result] = []
+
+    def run() -> Result:
+        result = method()
+        with lock:
+            results.append(result)
+            is_ours = is_abandoned
+        if is_ours:
+            undo(result)
+        return result
+
+    try:
+        return await asyncio.to_thread(run)
+    except asyncio.CancelledError:
+        with lock:
+            is_abandoned = True
+            unreceived = list(results)
+        for result in unreceived:
+            asyncio.get_running_loop().run_in_executor(None, undo, result)
+        raise
+
+
 @contextlib.asynccontextmanager
 async def _in_block(
     context: contextlib.AbstractContextManager[object], value: Result
@@ -50,26 +76,7 @@ async def _in_block(
 
     If the caller is cancelled while the thread enters, the thread leaves the context at once.
     """
-    lock = threading.Lock()
-    is_abandoned = has_entered = False
-
-    def enter() -> None:
-        nonlocal has_entered
-        context.__enter__()
-        with lock:
-            has_entered = True
-            is_ours = is_abandoned
-        if is_ours:
-            context.__exit__(None, None, None)
-
-    try:
-        await asyncio.to_thread(enter)
-    except asyncio.CancelledError:
-        with lock:
-            is_abandoned = True
-        if has_entered:
-            asyncio.get_running_loop().run_in_executor(None, context.__exit__, None, None, None)
-        raise
+    await _run_or_undo(context.__enter__, lambda _: context.__exit__(None, None, None))
     try:
         yield value
     finally:
@@ -144,7 +151,6 @@ class AsyncBroker:
         self.restart = _in_thread(broker.restart)
         self.lose_power = _in_thread(broker.lose_power)
         self.kill_role = _in_thread(broker.kill_role)
-        self.snapshot = _in_thread(broker.snapshot)
         self.restore = _in_thread(broker.restore)
         self.reset = _in_thread(broker.reset)
         self.wait_until_idle = _in_thread(broker.wait_until_idle)
@@ -157,6 +163,13 @@ class AsyncBroker:
     ) -> Block[None]:
         """Pause a role during an `async with` block, whose end always resumes it."""
         return _in_block(self._broker.pause_role(role, index, wait=wait, timeout_s=timeout_s), None)
+
+    async def snapshot(self) -> BrokerSnapshot:
+        """Copy the broker's state. The copy is deleted if the caller is cancelled."""
+        # The end of a snapshot's block deletes it, unless the broker has stopped.
+        return await _run_or_undo(
+            lambda: self._broker.snapshot(), lambda snapshot: snapshot.__exit__(None, None, None)
+        )
 
     async def delete_snapshot(self, snapshot: BrokerSnapshot) -> None:
         """Delete a snapshot, as `BrokerSnapshot.delete` does."""

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kproc.embedded import Broker
 from kproc.embedded.async_broker import AsyncBroker, _in_block
+from kproc.embedded.state import BrokerSnapshot
 from tests.support.broker import forked_broker
 from tests.support.wait import PATIENCE_SECONDS
 
@@ -81,6 +83,37 @@ def test_event_loop_goes_on_during_restarts() -> None:
             assert broker.pid != pid
 
     asyncio.run(check())
+
+
+def test_snapshot_that_is_cancelled_is_deleted(
+    fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller gives up before the broker has made the copy."""
+    copying, may_copy = threading.Event(), threading.Event()
+    made: list[BrokerSnapshot] = []
+
+    async def check(broker: Broker) -> None:
+        taking = asyncio.ensure_future(broker.aio.snapshot())
+        await asyncio.to_thread(copying.wait, PATIENCE_SECONDS)
+        taking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await taking
+        may_copy.set()
+
+    with forked_broker()(transport="inline", data=tmp_path) as broker:
+        snapshot = broker.snapshot
+
+        def copy() -> BrokerSnapshot:
+            copying.set()
+            may_copy.wait(PATIENCE_SECONDS)
+            made.append(snapshot())
+            return made[0]
+
+        monkeypatch.setattr(broker, "snapshot", copy)
+        asyncio.run(check(broker))  # It waits for the threads at its end.
+        assert made
+        assert broker.snapshots() == []
+        assert not [path for path in tmp_path.rglob("*") if made[0].name in path.name]
 
 
 @pytest.mark.parametrize("is_late", [False, True])
