@@ -1,6 +1,7 @@
 """Slices of a few rows: ordinary requests of the simulation are then divided as only large ones are elsewhere.
 
-The steps of coordinators become as small, so that their work on a few groups takes several duty cycles.
+The steps of coordinators become as small, so that their work on a few groups takes several duty cycles, and so does the
+target assignment of one group.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from kproc.broker.coordinator import steps
+from kproc.broker.coordinator import steps, target_computation
 from kproc.broker.request import division
 from kproc.broker.request.divided_request import DividedRequest, SliceRequest
 from kproc.broker.request.division import Slice
@@ -22,7 +23,7 @@ from tests.simulation.processes import Process
 @contextlib.contextmanager
 def slices_of(rows: int) -> Iterator[None]:
     """Divide requests with more rows than that, and answers into pages of as many. 0: leave them as they are."""
-    page, step_cost = division.SLICE_ROWS, steps.STEP_COST
+    page, step_cost, first_cost = division.SLICE_ROWS, steps.STEP_COST, target_computation.FIRST_COST
     before = [(api, api.rows, api.direct_bytes_max) for api in APIS.values()]
     for api in APIS.values() if rows else ():
         api.rows = tuple(replace(each, size=rows) for each in api.rows)
@@ -30,11 +31,13 @@ def slices_of(rows: int) -> Iterator[None]:
     if rows:
         division.SLICE_ROWS = rows  # type: ignore[misc]
         steps.STEP_COST = rows  # type: ignore[misc]
+        target_computation.FIRST_COST = rows  # type: ignore[misc]
     try:
         yield
     finally:
         division.SLICE_ROWS = page  # type: ignore[misc]
         steps.STEP_COST = step_cost  # type: ignore[misc]
+        target_computation.FIRST_COST = first_cost  # type: ignore[misc]
         for api, declared, direct_bytes_max in before:
             api.rows, api.direct_bytes_max = declared, direct_bytes_max
 

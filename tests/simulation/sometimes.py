@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.coordinator.target_computation import TargetComputation
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler import checkpoint
 from kproc.broker.handler.compaction_calls import CompactionCalls
@@ -103,6 +104,12 @@ STATES: Final = (
         is_before=True,
     ),
     RareState("decisions were loaded or synced again", MarkerDelivery, "start_after_sync"),
+    RareState(
+        "a target assignment was computed in several steps",
+        TargetComputation,
+        "pop_unscheduled",
+        lambda result, *_: result is not None,
+    ),
     RareState("every role followed a jump of time", SupervisorOperations, "_follow_cleaner"),
     RareState("a transaction was fenced", TransactionCoordinator, "fence"),
     RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),

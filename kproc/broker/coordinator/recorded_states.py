@@ -6,7 +6,7 @@ which uses these two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
 class RecordedState(Protocol):
     """The state of one group, built from its records."""
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """The members by their ids."""
+
+    @property
+    def epoch(self) -> Any:
+        """The record's value with the group's `epoch`."""
+
+    @property
+    def target_epoch(self) -> Any:
+        """The record's value with the `epoch` for which the target assignment was computed."""
 
     @property
     def is_written(self) -> bool:

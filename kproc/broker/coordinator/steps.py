@@ -7,11 +7,14 @@ sweep, the deletion of a topic, a resignation. The coordinator starts such work,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, TypeVar
 
+T = TypeVar("T")
 # Each `next` does a part of some work and returns its cost, in units of about 1 us.
 Work = Iterator[int]
+# Work that has a result.
+Computation = Generator[int, None, T]
 
 # A step ends at this cost.
 STEP_COST: Final = 3_000

@@ -411,11 +411,23 @@ class GroupCoordinator:
             self._delete_unused(name)
 
     def after_change(self, group_id: str) -> None:
-        """Register the next deadline of a group, which may be earlier than before, and send its responses."""
+        """Register the next deadline and the unfinished work of a group, and send its responses."""
         group = self._groups.get(group_id)
         if group is not None:
             self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
+            work = None if isinstance(group, ClassicGroup) else group.computation.pop_unscheduled()
+            if work is not None:
+                self.steps.add(self._compute_target(group, work))
+                self.bring_forward(_STEPS)
         self._classic.responses.send_soon()
+
+    def _compute_target(self, group: Group, work: Work) -> Work:
+        """Run the rest of the computation of a group's target, unless the group is deleted or converted before."""
+        for cost in work:
+            yield cost
+            if self._groups.get(group.group_id) is not group:
+                return
+        self.after_change(group.group_id)
 
     def bring_forward(self, name: str) -> None:
         """Call `tick` with this name in the next duty cycle."""

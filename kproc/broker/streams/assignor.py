@@ -1,8 +1,8 @@
 """The server-side assignor of streams groups: `sticky` (KIP-1071).
 
-`assign_sticky` is a pure function. Its input is the members of a group with the tasks that they own now, and the number
-of tasks of each subtopology. Its result is the next target assignment. It visits members and tasks in the order of
-their names, so that equal inputs give equal results.
+`assign_sticky` is a pure function, divided into parts (coordinator/steps.py). Its input is the members of a group with
+the tasks that they own now, and the number of tasks of each subtopology. Its result is the next target assignment. It
+visits members and tasks in the order of their names, so that equal inputs give equal results.
 
 An active task stays with its owner, or moves to a member that has its state, as long as no member exceeds its share.
 The other active tasks go to the process with the smallest load, which is the number of its tasks divided by the number
@@ -19,7 +19,11 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.steps import Computation, Work
 from kproc.broker.streams.tasks import MemberTasks, Task, TaskSet
+
+# Cost of the assignment of a task, in units of about 1 us.
+_TASK_COST: Final = 3
 
 
 class TaskMember(msgspec.Struct, frozen=True):
@@ -41,18 +45,20 @@ class SubtopologyTasks(msgspec.Struct, frozen=True):
 
 def assign_sticky(
     members: Mapping[str, TaskMember], subtopologies: Mapping[str, SubtopologyTasks], standby_count: int
-) -> dict[str, MemberTasks]:
-    """Return the tasks of each member, with `standby_count` standby copies of each stateful task if possible."""
+) -> Computation[dict[str, MemberTasks]]:
+    """Compute the tasks of each member, with `standby_count` standby copies of each stateful task if possible."""
     if not members:
         return {}
     plan = _Plan(members)
+    yield from plan.read_members(members)
     active = _tasks(subtopologies.items())
     stateful = _tasks(each for each in subtopologies.items() if each[1].is_stateful)
     plan.active_quota = _Quota(len(active), len(members))
     plan.quota = _Quota(len(active) + len(stateful) * standby_count, len(members))
-    plan.assign_active(active)
+    yield len(active)
+    yield from plan.assign_active(active)
     if standby_count:
-        plan.assign_standby(stateful, standby_count)
+        yield from plan.assign_standby(stateful, standby_count)
     return {
         member_id: MemberTasks(frozenset(plan.active[member_id]), frozenset(plan.standby[member_id]))
         for member_id in members
@@ -128,6 +134,12 @@ class _Plan:
         self._processes: dict[str, _Process] = {}
         self._process_of: dict[str, _Process] = {}
         self._owners: dict[Task, str] = {}  # The members that run each task now.
+        self._with_state: dict[
+            Task, list[str]
+        ] = {}  # The members that have each task's state, the best one first.
+
+    def read_members(self, members: Mapping[str, TaskMember]) -> Work:
+        """Look up the processes of the members, and the tasks and states that they have."""
         candidates: dict[Task, list[tuple[bool, int, str]]] = {}
         for member_id in sorted(members):
             member = members[member_id]
@@ -139,21 +151,30 @@ class _Plan:
                 # A member that only has the state on its disk ranks behind those that keep it up to date.
                 rank = (task not in member.standby, -member.offsets.get(task, 0), member_id)
                 candidates.setdefault(task, []).append(rank)
-        self._with_state = {
-            task: [member_id for _, _, member_id in sorted(ranks)] for task, ranks in candidates.items()
-        }
+            yield 1 + len(member.active) + len(member.standby) + len(member.offsets)
+        for task, ranks in candidates.items():
+            self._with_state[task] = [member_id for _, _, member_id in sorted(ranks)]
+            yield 1 + len(ranks)
 
-    def assign_active(self, tasks: list[Task]) -> None:
+    def assign_active(self, tasks: list[Task]) -> Work:
         """Assign each task as active to one member."""
         # Tasks of the same partition come together, so that a member keeps them together.
-        left = sorted(tasks, key=_by_partition)
-        left = [task for task in left if not self._keep_active(task, self._owners.get(task))]
-        left = [task for task in left if not self._keep_active(task, self._least_loaded_with_state(task))]
+        unowned: list[Task] = []
+        for task in sorted(tasks, key=_by_partition):
+            if not self._keep_active(task, self._owners.get(task)):
+                unowned.append(task)
+            yield _TASK_COST
+        left: list[Task] = []
+        for task in unowned:
+            if not self._keep_active(task, self._least_loaded_with_state(task)):
+                left.append(task)
+            yield _TASK_COST + len(self._with_state.get(task, ()))
         by_load = self._by_load()
         for task in sorted(left):
             process = self._processes[heappop(by_load)[1]]
             self._count_active(task, *process.add_to_smallest(task))
             heappush(by_load, (process.load, process.process_id))
+            yield _TASK_COST
 
     def _keep_active(self, task: Task, member_id: str | None) -> bool:
         """Assign a task to this member if it has not reached its share. Return True if it was assigned."""
@@ -167,7 +188,7 @@ class _Plan:
         self.active_quota.count(size)
         self.quota.count(size)
 
-    def assign_standby(self, tasks: list[Task], standby_count: int) -> None:
+    def assign_standby(self, tasks: list[Task], standby_count: int) -> Work:
         """Assign each task as standby to `standby_count` processes without it, or to all of them if there are fewer."""
         left: list[tuple[Task, int]] = []
         for task in sorted(tasks, key=_by_partition, reverse=True):
@@ -176,9 +197,11 @@ class _Plan:
                 placed += 1
             if placed < standby_count:
                 left.append((task, standby_count - placed))
+            yield (_TASK_COST + len(self._with_state.get(task, ()))) * (placed + 1)
         by_load = self._by_load()
         for task, count in sorted(left, reverse=True):
             for _ in range(count):
+                yield _TASK_COST + standby_count
                 if not self._add_standby(task, by_load):
                     break  # All processes have the task.
 
@@ -241,7 +264,7 @@ def _by_partition(task: Task) -> tuple[int, str]:
 
 
 TaskAssignor = Callable[
-    [Mapping[str, TaskMember], Mapping[str, SubtopologyTasks], int], dict[str, MemberTasks]
+    [Mapping[str, TaskMember], Mapping[str, SubtopologyTasks], int], Computation[dict[str, MemberTasks]]
 ]
 # The assignors by their names in group.streams.assignors and streams.assignor.name.
 TASK_ASSIGNORS: Final[Mapping[str, TaskAssignor]] = {"sticky": assign_sticky}

@@ -5,7 +5,8 @@ The records of the first two are one write. Each write is applied (state.py) bef
 
 1. the member: joins, returns or changes its process (records 23, 19)
 2. the group's epoch rises, if members, the topology's topics or the configs of the assignment have changed (17)
-3. the target assignment is computed for the group's epoch (21, 20)
+3. the target assignment is computed for the group's epoch (21, 20). That of a large group is not ready when the
+   heartbeat ends (TargetComputation), so the next heartbeat of each member goes on
 4. the member is reconciled with its target (22, reconciliation.py)
 
 If the broker crashes between two steps, the next heartbeat runs the others, so the steps need not be one batch. The
@@ -22,7 +23,8 @@ import msgspec
 
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.coordinator.steps import Work
+from kproc.broker.coordinator.steps import Computation, Work
+from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
 from kproc.broker.streams.admission import (
     admit,
     filter_offsets,
@@ -61,6 +63,7 @@ from kproc.broker.streams.records import (
 )
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
 from kproc.broker.streams.statuses import (
+    COMPUTING,
     delayed_status,
     missing_tags_statuses,
     shutdown_status,
@@ -99,6 +102,7 @@ class StreamsGroup:
         "_environment",
         "_fitted",
         "_shutdown_member_id",
+        "computation",
         "state",
     )
 
@@ -106,6 +110,7 @@ class StreamsGroup:
         self.state = state
         self._environment = environment
         self._deadlines: MemberDeadlines[StreamsGroupMember] = MemberDeadlines()
+        self.computation = TargetComputation(self.group_id, self._deadlines)
         self._fitted = FittedTopology(environment.cluster.topics)
         self._delay_end_ms = 0  # The end of the initial rebalance delay.
         self._endpoint_epoch = 0
@@ -253,12 +258,14 @@ class StreamsGroup:
             self._deadlines.schedule_assignment(self._delay_end_ms)
 
     def _update_target(self, now_ms: int) -> list[StreamsStatus]:
-        """Compute the target assignment of the group's epoch. Return a status if it is put off."""
+        """Start to compute the target assignment of the group's epoch. Return a status if it is not ready at once."""
         state, environment = self.state, self._environment
         if now_ms < self._delay_end_ms:
             return [delayed_status("initial rebalance delay")]
         if state.epoch.epoch <= state.target_epoch.epoch:
             return []
+        if self.computation.is_running:
+            return [COMPUTING]
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
         interval_ms = environment.assignment_interval_ms(self.group_id)
@@ -267,18 +274,26 @@ class StreamsGroup:
             self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return [delayed_status("assignment interval")]
         self._deadlines.discard_assignment()
+        is_ready = self.computation.start(self._compute_target(wall_ms), now_ms)
+        return [] if is_ready else [COMPUTING]
+
+    def _compute_target(self, wall_ms: int) -> Work:
+        """Compute the target assignment of the group's present epoch, and append it at the end."""
+        state, epoch = self.state, self.state.epoch.epoch
+        targets = yield from self._assign()
+        if not is_applicable(targets, epoch, state):
+            return
         records: list[StreamsRecord] = [
             (self._key(StreamsRecordType.MEMBER_TARGET, member_id), target)
-            for member_id, target in self._assign().items()
-            if not state.has_target(member_id) or target != state.target_of(member_id)
+            for member_id, target in targets.items()
+            if member_id in state.members
+            and (not state.has_target(member_id) or target != state.target_of(member_id))
         ]
-        target_epoch = StreamsTargetEpoch(state.epoch.epoch, wall_ms)
-        records.append((self._key(StreamsRecordType.TARGET), target_epoch))
+        records.append((self._key(StreamsRecordType.TARGET), StreamsTargetEpoch(epoch, wall_ms)))
         self._append(records)
-        return []
 
-    def _assign(self) -> dict[str, MemberTasks]:
-        """Return the next target of each member. The targets are empty while the topology has a problem."""
+    def _assign(self) -> Computation[dict[str, MemberTasks]]:
+        """Compute the next target of each member. The targets are empty while the topology has a problem."""
         configured = None if self.state.topology is None else self._fitted.fit(self.state.topology)
         if configured is None or not configured.is_ready:
             return dict.fromkeys(self.state.members, MemberTasks())
@@ -296,7 +311,7 @@ class StreamsGroup:
             for each_id, each in configured.subtopologies.items()
         }
         assign = TASK_ASSIGNORS[self._environment.assignor_name(self.group_id)]
-        return assign(members, subtopologies, self._environment.standby_count(self.group_id))
+        return (yield from assign(members, subtopologies, self._environment.standby_count(self.group_id)))
 
     # -- step 4: the tasks of the member -----------------------------------------------------------------------
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from kproc.broker.streams.messages import StreamsHeartbeat
 from kproc.broker.streams.records import StreamsMember
 from kproc.broker.streams.topology import StreamsStatus, StreamsStatusCode, Topology
+
+# The status of a group while the target assignment is computed in steps.
+COMPUTING: Final = StreamsStatus(
+    StreamsStatusCode.ASSIGNMENT_DELAYED, "Assignment delayed because it is being computed."
+)
 
 
 def stale_statuses(

@@ -1,8 +1,9 @@
 """The server-side assignors of consumer groups: `uniform` and `range` (KIP-848).
 
-An assignor is a pure function. Its input is the members of a group, with their subscriptions and their present target
-assignment, and the number of partitions of each topic. Its result is the next target assignment. Nothing else has an
-influence: members and partitions are visited in the order of their names, and all brokers of one host are one rack.
+An assignor is a pure function, divided into parts (steps.py). Its input is the members of a group, with their
+subscriptions and their present target assignment, and the number of partitions of each topic. Its result is the next
+target assignment. Nothing else has an influence: members and partitions are visited in the order of their names, and
+all brokers of one host are one rack.
 
 Each member keeps as many of its partitions as the balance allows. `uniform` balances all partitions of the group.
 `range` balances the partitions of each topic, and divides topics with the same subscribers alike.
@@ -17,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.steps import Computation, Work
+
 TopicId = bytes
 Assignment = Mapping[TopicId, frozenset[int]]
 _TopicPartition = tuple[TopicId, int]
@@ -24,6 +27,8 @@ _TopicPartition = tuple[TopicId, int]
 # Limit of the work of a balance, in members that are looked at and partitions that are moved: 0.1 to 0.2 s. A group of
 # 1,000 members with different subscriptions to 1,000 topics of 10,000 partitions needs 270,000.
 BALANCE_COST_MAX: Final = 300_000
+# Cost of giving a partition to a member, or of removing it, in units of about 1 us.
+_PARTITION_COST: Final = 2
 
 
 class AssignorMember(msgspec.Struct, frozen=True):
@@ -35,24 +40,30 @@ class AssignorMember(msgspec.Struct, frozen=True):
 
 Members = Mapping[str, AssignorMember]
 PartitionCounts = Mapping[TopicId, int]
-Assignor = Callable[[Members, PartitionCounts], dict[str, Assignment]]
+Assignor = Callable[[Members, PartitionCounts], Computation[dict[str, Assignment]]]
 
 
-def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Return an assignment in which the numbers of partitions of any two members differ as little as possible.
+def assign_uniform(members: Members, partition_counts: PartitionCounts) -> Computation[dict[str, Assignment]]:
+    """Compute an assignment in which the numbers of partitions of any two members differ as little as possible.
 
     With equal subscriptions they differ by at most one. With different ones no single partition can be given to
     another member that would still have fewer than its present owner, unless the group is so large that this search
     ends early (BALANCE_COST_MAX). A balanced group keeps its assignment.
     """
     plan = _UniformPlan(members, partition_counts)
+    yield len(members)
+    yield from plan.keep_present_owners(members)
     if plan.has_equal_subscriptions:
-        plan.release_surplus()
-        plan.assign_unowned()
+        yield from plan.release_surplus()
+        yield from plan.assign_unowned()
     else:
-        plan.assign_unowned()
-        plan.balance()
-    return {member_id: _by_topic(plan.owned[member_id]) for member_id in members}
+        yield from plan.assign_unowned()
+        yield from plan.balance()
+    result: dict[str, Assignment] = {}
+    for member_id in members:
+        result[member_id] = _by_topic(plan.owned[member_id])
+        yield 1 + len(plan.owned[member_id])
+    return result
 
 
 class _UniformPlan:
@@ -64,9 +75,9 @@ class _UniformPlan:
         self.has_equal_subscriptions = len({member.topic_ids for member in members.values()}) == 1
         self.owned: dict[str, set[_TopicPartition]] = {member_id: set() for member_id in sorted(members)}
         self._owners: dict[TopicId, dict[str, set[int]]] = {topic_id: {} for topic_id in self._subscribers}
-        self._keep_present_owners(members)
 
-    def _keep_present_owners(self, members: Members) -> None:
+    def keep_present_owners(self, members: Members) -> Work:
+        """Give each member the partitions of its present target that exist and to whose topics it subscribes."""
         taken: set[_TopicPartition] = set()
         for member_id in self.owned:
             member = members[member_id]
@@ -78,6 +89,7 @@ class _UniformPlan:
                     if partition < self._partition_counts[topic_id] and (topic_id, partition) not in taken:
                         taken.add((topic_id, partition))
                         self._add(topic_id, partition, member_id)
+                yield _PARTITION_COST * len(partitions)
 
     def _add(self, topic_id: TopicId, partition: int, member_id: str) -> None:
         self.owned[member_id].add((topic_id, partition))
@@ -90,7 +102,7 @@ class _UniformPlan:
         if not partitions:
             del self._owners[topic_id][owner_id]
 
-    def release_surplus(self) -> None:
+    def release_surplus(self) -> Work:
         """Release the partitions of each member above its share. All members have equal subscriptions."""
         total = sum(self._partition_counts[topic_id] for topic_id in self._subscribers)
         quota, extra = divmod(total, len(self.owned))
@@ -99,21 +111,28 @@ class _UniformPlan:
             member_id, partitions = owned
             size = quota + 1 if extra else quota
             extra -= size > quota
+            yield 1 + len(partitions)
             for topic_id, partition in sorted(partitions)[size:]:
                 self._release(topic_id, partition, member_id)
+                yield _PARTITION_COST
 
-    def assign_unowned(self) -> None:
+    def assign_unowned(self) -> Work:
         """Give each partition without an owner to the subscriber that has the fewest partitions."""
         everybody = self._by_size(self.owned) if self.has_equal_subscriptions else None
         # Begin with the topics that have few subscribers. The other topics can then even out the sizes.
         for topic_id in self._topic_ids():
             owned = set().union(*self._owners[topic_id].values())
+            yield 1 + len(owned) // 10
             if len(owned) == self._partition_counts[topic_id]:
                 continue
-            by_size = everybody or self._by_size(self._subscribers[topic_id])
+            by_size = everybody
+            if by_size is None:
+                by_size = self._by_size(self._subscribers[topic_id])
+                yield len(self._subscribers[topic_id])
             for partition in range(self._partition_counts[topic_id]):
                 if partition not in owned:
                     self._add(topic_id, partition, by_size.smallest())
+                    yield _PARTITION_COST
 
     def _topic_ids(self) -> list[TopicId]:
         return sorted(self._subscribers, key=lambda each: (len(self._subscribers[each]), each))
@@ -121,7 +140,7 @@ class _UniformPlan:
     def _by_size(self, member_ids: Iterable[str]) -> _MembersBySize:
         return _MembersBySize((len(self.owned[each]), each) for each in member_ids)
 
-    def balance(self) -> None:
+    def balance(self) -> Work:
         """Move partitions from members with more to members with fewer, until no move makes the sizes more equal."""
         # Each move lowers the sum of the squared sizes, so the loop ends. Chains of overlapping subscriptions need
         # many rounds, so the work has a limit.
@@ -135,19 +154,21 @@ class _UniformPlan:
                 smallest = min(len(self.owned[each]) for each in subscribers)
                 largest = max((len(self.owned[each]) for each in owners), default=0)
                 # An owner that has one partition more keeps it, because a move would only exchange the two sizes.
+                yield 1 + (len(subscribers) + len(owners)) // 5
                 if largest - smallest >= 2:
                     has_moved = True
-                    cost += len(subscribers) + self._balance_topic(topic_id)
+                    cost += len(subscribers) + (yield from self._balance_topic(topic_id))
                 if cost >= BALANCE_COST_MAX:
                     break
 
-    def _balance_topic(self, topic_id: TopicId) -> int:
+    def _balance_topic(self, topic_id: TopicId) -> Computation[int]:
         """Move partitions of a topic from its largest owners to its smallest subscribers. Return their number."""
         owners = self._owners[topic_id]
         by_size = self._by_size(self._subscribers[topic_id])
         largest_first = [(-len(self.owned[owner_id]), owner_id) for owner_id in owners]
         heapify(largest_first)
         partitions = {owner_id: sorted(numbers) for owner_id, numbers in owners.items()}
+        yield len(self._subscribers[topic_id])
         count = 0
         while largest_first:
             negative_size, owner_id = largest_first[0]
@@ -161,6 +182,7 @@ class _UniformPlan:
                 heapreplace(largest_first, (negative_size + 1, owner_id))
             else:
                 heappop(largest_first)
+            yield _PARTITION_COST
         return count
 
 
@@ -200,8 +222,8 @@ class _MembersBySize:
         return member_id
 
 
-def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Return an assignment in which the subscribers of each topic have equally many of its partitions, or one more.
+def assign_range(members: Members, partition_counts: PartitionCounts) -> Computation[dict[str, Assignment]]:
+    """Compute an assignment in which the subscribers of each topic have equally many of its partitions, or one more.
 
     Topics with the same subscribers and the same number of partitions are divided alike, so that a member that joins
     them has the partitions with the same numbers.
@@ -211,13 +233,17 @@ def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[st
     for topic_id in sorted(subscribers):
         alike[partition_counts[topic_id], tuple(subscribers[topic_id])].append(topic_id)
     result: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in members}
+    yield len(members) + len(subscribers)
     for (count, member_ids), topic_ids in alike.items():
         # The topic of which members own most partitions decides for all. The others are new, or were aligned with it.
         template = max(topic_ids, key=lambda each: _owned_count(members, member_ids, each))
+        yield (len(topic_ids) * len(member_ids)) // 5
         parts = _divide(count, {each: members[each].target.get(template, frozenset()) for each in member_ids})
+        yield count + len(member_ids)
         for member_id, partitions in parts.items():
             if partitions:
                 result[member_id].update(dict.fromkeys(topic_ids, partitions))
+                yield 1 + len(topic_ids) // 20
     return dict(result)
 
 

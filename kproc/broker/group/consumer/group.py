@@ -5,7 +5,8 @@ applies them (state.py) before the next one begins:
 
 1. the member joins, returns or changes its subscription (records 5, 16), and the group's epoch rises, if members,
    subscriptions or topics have changed (3)
-2. the target assignment is computed for the group's epoch (7, 6)
+2. the target assignment is computed for the group's epoch (7, 6). That of a large group is not ready when the heartbeat
+   ends (TargetComputation), so the next heartbeat of each member goes on
 3. the member is reconciled with its target (8, reconciliation.py)
 
 A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
@@ -23,6 +24,7 @@ import msgspec
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
+from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
 from kproc.broker.group.consumer.admission import admit, check_size, merged
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.description import describe
@@ -79,12 +81,13 @@ class ConsumerGroup:
     protocol_type: Final = "consumer"
     can_expire: Final = True  # The sweep deletes an empty group without offsets.
 
-    __slots__ = ("_deadlines", "_environment", "_expressions", "_topics_version", "state")
+    __slots__ = ("_deadlines", "_environment", "_expressions", "_topics_version", "computation", "state")
 
     def __init__(self, state: ConsumerGroupState, environment: ConsumerEnvironment) -> None:
         self.state = state
         self._environment = environment
         self._deadlines: MemberDeadlines[ConsumerMember] = MemberDeadlines()
+        self.computation = TargetComputation(self.group_id, self._deadlines)
         self._topics_version = -1  # The version of the metadata for which the group's epoch was checked.
         self._expressions = Expressions(state, environment)
 
@@ -255,9 +258,9 @@ class ConsumerGroup:
     # -- step 2: the target assignment -------------------------------------------------------------------------
 
     def update_target(self, now_ms: int) -> None:
-        """Compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
+        """Start to compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
         state, environment = self.state, self._environment
-        if not state.is_target_stale:
+        if not state.is_target_stale or self.computation.is_running:
             return
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
@@ -267,13 +270,20 @@ class ConsumerGroup:
             self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return
         self._deadlines.discard_assignment()
-        targets = compute_target(state, environment.topics, self._assignor_name())
+        self.computation.start(self._compute_target(wall_ms), now_ms)
+
+    def _compute_target(self, wall_ms: int) -> Work:
+        """Compute the target assignment of the group's present epoch, and append it at the end."""
+        state, epoch = self.state, self.state.epoch.epoch
+        targets = yield from compute_target(state, self._environment.topics, self._assignor_name())
+        if not is_applicable(targets, epoch, state):
+            return
         records: list[ConsumerRecord] = [
             (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target))
             for member_id, target in targets.items()
-            if target != state.target_of(member_id)
+            if member_id in state.members and target != state.target_of(member_id)
         ]
-        records.append((self._key(ConsumerRecordType.TARGET), TargetEpoch(state.epoch.epoch, wall_ms)))
+        records.append((self._key(ConsumerRecordType.TARGET), TargetEpoch(epoch, wall_ms)))
         self._append(records)
 
     def _assignor_name(self) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from kproc.broker.coordinator.steps import Computation
 from kproc.broker.group.consumer.assignors import ASSIGNORS, Assignment, AssignorMember
 from kproc.broker.group.consumer.records import MemberMetadata
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.consumer.topics import TopicView
 
 
-def compute_target(state: ConsumerGroupState, topics: TopicView, assignor: str) -> dict[str, Assignment]:
-    """Return the partitions of each member, by its member id."""
+def compute_target(
+    state: ConsumerGroupState, topics: TopicView, assignor: str
+) -> Computation[dict[str, Assignment]]:
+    """Compute the partitions of each member, by its member id, from the state at the first part."""
     members = _assignor_members(state, topics)
     topic_ids = frozenset[bytes]().union(*{member.topic_ids for member in members.values()})
     return ASSIGNORS[assignor](members, {each: topics.partition_count(each) for each in topic_ids})

@@ -1,4 +1,4 @@
-"""The assignor of share groups, `simple` (KIP-932): a pure function.
+"""The assignor of share groups, `simple` (KIP-932): a pure function, divided into parts (coordinator/steps.py).
 
 Several members can have the same partition. If a group has more members than partitions, each partition gets the same
 number of members, so that every member gets work; otherwise each partition has one member. Members keep as many of
@@ -11,11 +11,11 @@ Members with equal subscriptions are balanced over all their topics together, ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.steps import Computation, Work
 from kproc.broker.share.membership.records import ShareAssignment
 
 ASSIGNOR_NAME: Final = "simple"
@@ -31,8 +31,8 @@ class ShareAssignorMember(msgspec.Struct, frozen=True):
 
 def assign_simple(
     members: Mapping[str, ShareAssignorMember], assignable: ShareAssignment
-) -> dict[str, ShareAssignment]:
-    """Return the next target assignment of all members. `assignable` has the partitions that may be assigned."""
+) -> Computation[dict[str, ShareAssignment]]:
+    """Compute the next target assignment of all members. `assignable` has the partitions that may be assigned."""
     owned: dict[str, set[_TopicPartition]] = {member_id: set() for member_id in members}
     for topic_ids, member_ids in _balances(members):
         partitions = [
@@ -41,10 +41,17 @@ def assign_simple(
             for partition in sorted(assignable.get(topic_id, ()))
         ]
         if partitions:
-            balance = _Balance(sorted(member_ids), partitions, members)
-            for member_id, found in balance.result().items():
+            balance = _Balance(sorted(member_ids), partitions)
+            yield len(partitions) + len(member_ids)
+            yield from balance.run(members)
+            for member_id, found in balance.owned.items():
                 owned[member_id] |= found
-    return {member_id: _by_topic(partitions) for member_id, partitions in owned.items()}
+                yield 1 + len(found) // 10
+    result: dict[str, ShareAssignment] = {}
+    for member_id, assigned in owned.items():
+        result[member_id] = _by_topic(assigned)
+        yield 1 + len(assigned)
+    return result
 
 
 def _balances(members: Mapping[str, ShareAssignorMember]) -> list[tuple[frozenset[bytes], list[str]]]:
@@ -62,12 +69,8 @@ def _balances(members: Mapping[str, ShareAssignorMember]) -> list[tuple[frozense
 class _Balance:
     """The assignment of some partitions to members that all subscribe to them."""
 
-    def __init__(
-        self,
-        member_ids: list[str],
-        partitions: list[_TopicPartition],
-        members: Mapping[str, ShareAssignorMember],
-    ) -> None:
+    def __init__(self, member_ids: list[str], partitions: list[_TopicPartition]) -> None:
+        self.owned: dict[str, set[_TopicPartition]] = {each: set() for each in member_ids}
         self._partitions = partitions
         # The number of members of each partition, rounded up.
         self._sharing = -(-len(member_ids) // len(partitions))
@@ -77,36 +80,40 @@ class _Balance:
             member_id: -(-total * (index + 1) // len(member_ids)) - -(-total * index // len(member_ids))
             for index, member_id in enumerate(member_ids)
         }
+        self._owners: dict[_TopicPartition, set[str]] = {each: set() for each in partitions}
+
+    def run(self, members: Mapping[str, ShareAssignorMember]) -> Work:
+        """Compute `owned`, the partitions of each member."""
+        yield from self._keep_present(members)
+        yield from self._release_overshared()
+        yield from self._release_surplus()
+        yield from self._fill()
+
+    def _keep_present(self, members: Mapping[str, ShareAssignorMember]) -> Work:
+        """Give each member the partitions of its present target that this balance has."""
         # Look only at the topics of this balance. A member's target can have partitions of a thousand others, and there
         # is a balance for each topic if the members have different subscriptions.
         valid: dict[bytes, set[int]] = {}
-        for topic_id, number in partitions:
+        for topic_id, number in self._partitions:
             valid.setdefault(topic_id, set()).add(number)
-        self._owned: dict[str, set[_TopicPartition]] = {}
-        self._owners: dict[_TopicPartition, set[str]] = {each: set() for each in partitions}
-        for member_id in member_ids:
+        yield len(self._partitions) // 5
+        for member_id in self.owned:
             target = members[member_id].target
             kept = {
                 (topic_id, number)
                 for topic_id, numbers in valid.items()
                 for number in target.get(topic_id, frozenset()) & numbers
             }
-            self._owned[member_id] = kept
+            self.owned[member_id] = kept
             for partition in kept:
                 self._owners[partition].add(member_id)
-
-    def result(self) -> dict[str, set[_TopicPartition]]:
-        """Return the partitions of each member."""
-        self._release_overshared()
-        self._release_surplus()
-        self._fill()
-        return self._owned
+            yield 1 + len(kept) + len(valid) // 5
 
     def _release(self, partition: _TopicPartition, member_id: str) -> None:
-        self._owned[member_id].remove(partition)
+        self.owned[member_id].remove(partition)
         self._owners[partition].remove(member_id)
 
-    def _release_overshared(self) -> None:
+    def _release_overshared(self) -> Work:
         """Release partitions from their last members, until none has too many. Members with a surplus lose first."""
         for partition, owners in self._owners.items():
             surplus = len(owners) - self._sharing
@@ -114,33 +121,39 @@ class _Balance:
                 by_need = sorted(owners, key=lambda each: (self._missing(each), each))
                 for member_id in by_need[:surplus]:
                     self._release(partition, member_id)
+                yield len(by_need)
+            yield 1
 
-    def _release_surplus(self) -> None:
-        for member_id, owned in self._owned.items():
+    def _release_surplus(self) -> Work:
+        for member_id, owned in self.owned.items():
+            yield 1 + len(owned) // 5
             for partition in sorted(owned)[self._share[member_id] :]:
                 self._release(partition, member_id)
+                yield 1
 
     def _missing(self, member_id: str) -> int:
         """Return how many partitions a member lacks; negative for a surplus."""
-        return self._share[member_id] - len(self._owned[member_id])
+        return self._share[member_id] - len(self.owned[member_id])
 
-    def _fill(self) -> None:
+    def _fill(self) -> Work:
         """Give each partition as many members as it shall have."""
-        unfilled = [member_id for member_id in self._owned if self._missing(member_id) > 0]
+        unfilled = [member_id for member_id in self.owned if self._missing(member_id) > 0]
         for partition in self._partitions:
             owners = self._owners[partition]
             while len(owners) < self._sharing:
                 index = next((at for at, each in enumerate(unfilled) if each not in owners), None)
                 if index is None:
                     self._swap(partition, unfilled[0])
+                    yield len(self.owned) // 10 + self._share[unfilled[0]]
                     index = 0
                 else:
                     self._add(partition, unfilled[index])
                 if not self._missing(unfilled[index]):
                     del unfilled[index]
+                yield 2 + index // 10
 
     def _add(self, partition: _TopicPartition, member_id: str) -> None:
-        self._owned[member_id].add(partition)
+        self.owned[member_id].add(partition)
         self._owners[partition].add(member_id)
 
     def _swap(self, partition: _TopicPartition, unfilled_id: str) -> None:
@@ -148,14 +161,14 @@ class _Balance:
 
         There is such a member: one without `partition` is filled, so it has at least as many as `unfilled_id`.
         """
-        for member_id, owned in self._owned.items():
-            spare = islice(sorted(owned - self._owned[unfilled_id]), 1)
-            if partition not in owned:
-                for passed in spare:
-                    self._release(passed, member_id)
-                    self._add(passed, unfilled_id)
-                    self._add(partition, member_id)
-                    return
+        for member_id, owned in self.owned.items():
+            spare = set() if partition in owned else owned - self.owned[unfilled_id]
+            if spare:
+                passed = min(spare)
+                self._release(passed, member_id)
+                self._add(passed, unfilled_id)
+                self._add(partition, member_id)
+                return
 
 
 def _by_topic(partitions: Iterable[_TopicPartition]) -> ShareAssignment:

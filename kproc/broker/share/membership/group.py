@@ -24,6 +24,7 @@ import msgspec
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
+from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
 from kproc.broker.share.membership.assignor import ASSIGNOR_NAME, ShareAssignorMember, assign_simple
 from kproc.broker.share.membership.messages import (
     JOIN_EPOCH,
@@ -77,12 +78,13 @@ class ShareGroup:
     protocol_type: Final = GROUP_TYPE
     can_expire: Final = False  # Its start offsets must survive a time without members.
 
-    __slots__ = ("_checked", "_deadlines", "_environment", "initialize_after_ms", "state")
+    __slots__ = ("_checked", "_deadlines", "_environment", "computation", "initialize_after_ms", "state")
 
     def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
         self.state = state
         self._environment = environment
         self._deadlines: MemberDeadlines[ShareMember] = MemberDeadlines()
+        self.computation = TargetComputation(self.group_id, self._deadlines)
         # (version of the metadata, topics with states) for which the group's epoch was checked.
         self._checked: tuple[int, ShareTopics] | None = None
         # Monotonic ms from which on the states of new partitions are initialized. Far away while that is under way.
@@ -246,9 +248,9 @@ class ShareGroup:
     # -- step 3: the target assignment -------------------------------------------------------------------------
 
     def _update_target(self, now_ms: int) -> None:
-        """Compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
+        """Start to compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
         state, environment = self.state, self._environment
-        if state.epoch.epoch <= state.target_epoch.epoch:
+        if state.epoch.epoch <= state.target_epoch.epoch or self.computation.is_running:
             return
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
@@ -262,15 +264,24 @@ class ShareGroup:
             self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return
         self._deadlines.discard_assignment()
-        targets = assign_simple(self._assignor_members(), self._assignable())
+        self.computation.start(self._compute_target(wall_ms), now_ms)
+
+    def _compute_target(self, wall_ms: int) -> Work:
+        """Compute the target assignment of the group's present epoch, and append it at the end."""
+        state, epoch, assignable = self.state, self.state.epoch.epoch, self._assignable()
+        targets = yield from assign_simple(self._assignor_members(), assignable)
+        # New partitions do not raise the epoch while it is above the target's.
+        if assignable != self._assignable() or not is_applicable(targets, epoch, state):
+            return
         records: list[ShareRecord] = [
             (self._key(ShareRecordType.MEMBER_TARGET, member_id), ShareTarget(target))
             for member_id, target in targets.items()
-            if target != state.target_of(member_id) or member_id not in state.targets
+            if member_id in state.members
+            and (target != state.target_of(member_id) or member_id not in state.targets)
         ]
         # A target without partitions waits only for the share coordinator, so the next one need not wait.
         has_partitions = any(targets.values())
-        target_epoch = ShareTargetEpoch(state.epoch.epoch, wall_ms if has_partitions else 0)
+        target_epoch = ShareTargetEpoch(epoch, wall_ms if has_partitions else 0)
         records.append((self._key(ShareRecordType.TARGET), target_epoch))
         self._append(records)
 

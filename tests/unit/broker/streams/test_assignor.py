@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
-from kproc.broker.streams.assignor import SubtopologyTasks, TaskMember, assign_sticky
+from kproc.broker.streams import assignor
+from kproc.broker.streams.assignor import SubtopologyTasks, TaskMember
 from kproc.broker.streams.tasks import MemberTasks, Task
 from kproc.broker.streams.topology import TASKS_MAX
+from tests.support.computations import undivided
 
 Result = Mapping[str, MemberTasks]
+assign_sticky = undivided(assignor.assign_sticky)
 
 
 def stateless(count: int) -> dict[str, SubtopologyTasks]:

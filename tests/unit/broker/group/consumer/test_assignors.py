@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from kproc.broker.group.consumer.assignors import (
     ASSIGNORS,
     Assignment,
-    Assignor,
     AssignorMember,
-    assign_range,
-    assign_uniform,
+    Members,
+    PartitionCounts,
 )
 from tests.support.bytecodes import count_bytecodes
+from tests.support.computations import undivided
 
-every_assignor = pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS)
+Assignor = Callable[[Members, PartitionCounts], dict[str, Assignment]]
+assign_uniform = undivided(ASSIGNORS["uniform"])
+assign_range = undivided(ASSIGNORS["range"])
+every_assignor = pytest.mark.parametrize(
+    "assign", [assign_uniform, assign_range], ids=["uniform", "range"]
+)
 
 
 def topic(number: int) -> bytes:

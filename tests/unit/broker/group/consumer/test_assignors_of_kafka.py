@@ -6,17 +6,20 @@ numbers of partitions by member, and the number of partitions that keep their ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pytest
 
 from kproc.broker.group.consumer.assignors import (
-    Assignor,
+    Assignment,
     AssignorMember,
+    Members,
+    PartitionCounts,
     assign_range,
     assign_uniform,
 )
+from tests.support.computations import undivided
 
 # Topic -> partitions.
 Partitions = Mapping[int, Sequence[int]]
@@ -175,10 +178,16 @@ def _id(topic: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("assign", "cases"),
-    [(assign_uniform, EQUAL), (assign_uniform, DIFFERENT), (assign_range, RANGE)],
+    [
+        (undivided(assign_uniform), EQUAL),
+        (undivided(assign_uniform), DIFFERENT),
+        (undivided(assign_range), RANGE),
+    ],
     ids=["equal", "different", "range"],
 )
-def test_assignment_is_as_balanced_and_sticky_as_kafkas(assign: Assignor, cases: Sequence[Case]) -> None:
+def test_assignment_is_as_balanced_and_sticky_as_kafkas(
+    assign: Callable[[Members, PartitionCounts], dict[str, Assignment]], cases: Sequence[Case]
+) -> None:
     wrong = {}
     for case in cases:
         members = {

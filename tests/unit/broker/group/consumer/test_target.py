@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from kproc.broker.group.consumer.target import compute_target, topic_ids
+from kproc.broker.group.consumer import target
+from kproc.broker.group.consumer.target import topic_ids
+from tests.support.computations import undivided
 from tests.support.consumer_groups import GroupRig, HonestMember, topic_id
 
 T = topic_id("t")
+compute_target = undivided(target.compute_target)
 
 
 def test_missing_topics_are_left_out_of_the_target(rig: GroupRig) -> None:
@@ -19,5 +22,5 @@ def test_missing_topics_are_left_out_of_the_target(rig: GroupRig) -> None:
 def test_name_and_expression_of_one_topic_count_once(rig: GroupRig) -> None:
     HonestMember(rig, "a", topics=("t",), regex="t.*").heartbeat()
     HonestMember(rig, "b", topics=("t",)).heartbeat()
-    target = compute_target(rig.group.state, rig.environment.topics, "uniform")
-    assert sorted(len(each[T]) for each in target.values()) == [2, 2]
+    assignments = compute_target(rig.group.state, rig.environment.topics, "uniform")
+    assert sorted(len(each[T]) for each in assignments.values()) == [2, 2]

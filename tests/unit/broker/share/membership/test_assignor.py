@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
 from kproc.broker.share.membership.records import ShareAssignment
 from tests.support.bytecodes import count_bytecodes
+from tests.support.computations import undivided
 
 
 def topic(number: int) -> bytes:
@@ -31,7 +32,7 @@ def assign(
         member_id: ShareAssignorMember(frozenset(map(topic, topics)), (before or {}).get(member_id, {}))
         for member_id, topics in subscriptions.items()
     }
-    return assign_simple(members, partitions)
+    return undivided(assign_simple)(members, partitions)
 
 
 def pairs(assignment: ShareAssignment) -> set[tuple[bytes, int]]:

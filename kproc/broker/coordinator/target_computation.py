@@ -1,0 +1,73 @@
+"""TargetComputation: the computation of a group's next target assignment, divided into steps (KIP-1263).
+
+The target of a group with 20,000 partitions needs more than 0.1 s. Kafka computes it in a thread of its own, and the
+members keep their present targets meanwhile. Here the request that finds the target stale runs the first part, which
+is enough for most groups, and the coordinator runs the rest in its steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any, Final
+
+from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
+from kproc.broker.coordinator.recorded_states import RecordedState
+from kproc.broker.coordinator.steps import Work
+from kproc.common.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+# Cost of the part that a request runs itself, in units of about 1 us. 40 groups can become stale in one duty cycle.
+FIRST_COST: Final = 1_000
+
+
+class TargetComputation:
+    """The unfinished computation of one group, if there is one. At its end, the work appends the new target."""
+
+    __slots__ = ("_deadlines", "_group_id", "_unscheduled", "is_running")
+
+    def __init__(self, group_id: str, deadlines: MemberDeadlines[Any]) -> None:
+        self._group_id = group_id
+        self._deadlines = deadlines
+        self._unscheduled: Work | None = None
+        self.is_running = False
+
+    def start(self, work: Work, now_ms: int) -> bool:
+        """Run the first part of the work. Return True if that was all. Raises KafkaError if the work raises it now."""
+        cost = 0
+        for part in work:
+            cost += part
+            if cost >= FIRST_COST:
+                self.is_running = True
+                self._unscheduled = self._rest(work, now_ms)
+                return False
+        return True
+
+    def pop_unscheduled(self) -> Work | None:
+        """Return the rest of the work, once, for the coordinator to run in its steps."""
+        work, self._unscheduled = self._unscheduled, None
+        return work
+
+    def _rest(self, work: Work, now_ms: int) -> Work:
+        due_ms = now_ms
+        try:
+            yield from work
+        except KafkaError as error:
+            logger.warning("group %s: records were not written: %s", self._group_id, error.code.name)
+            due_ms += TRY_AGAIN_MS
+        self.is_running = False
+        # The group's epoch may have risen meanwhile. The tick then computes the next target.
+        self._deadlines.schedule_assignment(due_ms)
+
+
+def is_applicable(target_ids: Collection[str], epoch: int, state: RecordedState) -> bool:
+    """Return True if a target that was computed for `epoch` of a group is of use for the group as it is now.
+
+    `target_ids` are the ids of the target's members. A target of a past epoch is of use, too. Otherwise a group whose
+    members join and leave all the time would never get one.
+    """
+    if state.target_epoch.epoch >= epoch:
+        return False  # All members have left, so the group has an empty target.
+    # A static member that was replaced does not raise the epoch, and its successor needs a part of the target.
+    return state.epoch.epoch > epoch or all(member_id in state.members for member_id in target_ids)
