@@ -56,6 +56,13 @@ def test_subscription_after_empty_join_is_assigned_at_once(rig: GroupRig) -> Non
     assert (result.member_epoch, result.assignment) == (2, {T: frozenset({0, 1, 2, 3})})
 
 
+def test_clock_that_was_set_back_does_not_delay_a_target(rig: GroupRig) -> None:
+    rig.settings["consumer.assignment.interval.ms"] = "1000"
+    HonestMember(rig, "a").heartbeat()
+    rig.now_ms -= 60_000
+    assert HonestMember(rig, "b").heartbeat().member_epoch == 3
+
+
 def test_vote_without_a_majority_keeps_the_epoch(rig: GroupRig) -> None:
     members = [HonestMember(rig, name, assignor="uniform") for name in "abc"]
     settle(members)

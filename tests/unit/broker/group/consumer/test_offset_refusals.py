@@ -25,13 +25,16 @@ def commit(member_id: str, epoch: int, *partitions: int, knows_unknown_group: bo
 
 
 def test_commit_needs_the_epoch_of_the_assignment(rig: GroupRig) -> None:
-    """KIP-1251: a commit that meets a rebalance is valid for partitions that the member has kept."""
+    """KIP-1251: a commit that meets a rebalance is valid for partitions that the member has kept.
+
+    As in Kafka, one with the member's present epoch is valid for all partitions.
+    """
     first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
     settle([first])
     second.heartbeat()
     first.heartbeat()
     first.heartbeat()
-    for epoch, numbers in ((3, [0]), (2, [0, 1])):
+    for epoch, numbers in ((3, [0]), (2, [0, 1]), (3, [3])):
         assert rig.group.commit_refusal(commit("a", epoch, *numbers), 0) == ErrorCode.NONE
     for epoch, partition in ((2, 3), (4, 0), (0, 0)):
         assert rig.group.commit_refusal(commit("a", epoch, partition), 0) == ErrorCode.STALE_MEMBER_EPOCH

@@ -7,6 +7,7 @@ import pytest
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
     ConsumerRecordType,
+    ConsumerRecordValue,
     ExpressionTopics,
     GroupEpoch,
     MemberMetadata,
@@ -90,6 +91,33 @@ def test_tombstone_without_its_record_has_no_effect(record_type: ConsumerRecordT
     assert not state.is_written
     assert (state.members, state.owners, state.expressions) == ({}, {}, {})
     assert state.target_epoch == TargetEpoch(1)
+
+
+def test_any_record_can_be_the_first_one() -> None:
+    """Compaction has removed the older records of the group."""
+    values: dict[ConsumerRecordType, ConsumerRecordValue] = {
+        ConsumerRecordType.MEMBER: member("t", instance_id="seat"),
+        ConsumerRecordType.GROUP: GroupEpoch(10, -5),
+        ConsumerRecordType.MEMBER_TARGET: MemberTarget({T: frozenset({0})}),
+        ConsumerRecordType.TARGET: TargetEpoch(10, 12345),
+        ConsumerRecordType.MEMBER_STATE: owning(3, 0),
+        ConsumerRecordType.EXPRESSION: ExpressionTopics(frozenset({"t"}), 1, 2),
+    }
+    assert values.keys() == set(ConsumerRecordType) - {ConsumerRecordType.PARTITION_METADATA}
+    for record_type, value in values.items():
+        state = ConsumerGroupState("g")
+        state.apply(key(record_type, "m"), value)
+        known = state.members.get("m")
+        found: dict[ConsumerRecordType, object] = {
+            ConsumerRecordType.MEMBER: None if known is None else known.metadata,
+            ConsumerRecordType.GROUP: state.epoch,
+            ConsumerRecordType.MEMBER_TARGET: MemberTarget(state.target_of("m")),
+            ConsumerRecordType.TARGET: state.target_epoch,
+            ConsumerRecordType.MEMBER_STATE: None if known is None else known.state,
+            ConsumerRecordType.EXPRESSION: state.expressions.get("m"),
+        }
+        assert found[record_type] == value
+        assert state.record_keys()
 
 
 def test_members_tombstones_remove_it_in_any_order() -> None:

@@ -140,6 +140,36 @@ def test_state_survives_a_reload() -> None:
     assert rig.group().is_empty
 
 
+def test_assignment_follows_topics_that_come_grow_and_go() -> None:
+    """Each change of the topics raises the epoch, as does each initialization of states that follows."""
+    rig = ShareRig({"other": 1})
+    result = rig.heartbeat("a", 0, topic_names=("t", "u", "v"))
+    assert (result.member_epoch, result.assignment) == (2, {})
+    epochs = []
+    for topics in ({"t": 2, "u": 3}, {"t": 2, "u": 3, "v": 4}, {"t": 2, "u": 6, "v": 4}, {"u": 6, "v": 4}):
+        rig.set_topics(topics)
+        assignment = None
+        for _ in range(3):
+            result = rig.heartbeat("a", result.member_epoch)
+            assignment = assignment if result.assignment is None else result.assignment
+        assert assignment == {topic_id(name): frozenset(range(count)) for name, count in topics.items()}
+        epochs.append(result.member_epoch)
+    assert epochs == [4, 6, 8, 9]
+    # After a restart of the coordinator the previous epoch is accepted, and nothing has changed.
+    rig.make()
+    result = rig.heartbeat("a", 8)
+    assert (result.error_code, result.member_epoch, result.assignment) == (ErrorCode.NONE, 9, None)
+
+
+def test_expired_member_joins_again_with_a_higher_epoch() -> None:
+    rig = ShareRig({"t": 2, "u": 1})
+    before = rig.add_member("a", topic_names=("t", "u")).member_epoch
+    rig.pass_ms(45_000)
+    assert rig.heartbeat("a", before).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    result = rig.heartbeat("a", 0, topic_names=("t", "u"))
+    assert (result.member_epoch, result.assignment) == (before + 2, {T: {0, 1}, topic_id("u"): {0}})
+
+
 def test_initialization_is_repeated_after_an_error() -> None:
     rig = ShareRig()
     rig.states.error = ErrorCode.NOT_COORDINATOR
