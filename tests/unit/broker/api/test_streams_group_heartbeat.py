@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.broker.api.streams_group_heartbeat import TOPOLOGY_BYTES_MAX, _validate
+from kproc.broker.api.streams_group_heartbeat import TOPOLOGY_BYTES_MAX, _validate, check_enabled
+from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.request import registry
 from kproc.broker.request.handler_call import check_whole
 from kproc.broker.streams.topology import TASKS_MAX, Topology
@@ -92,3 +93,13 @@ def test_member_can_report_all_tasks_of_a_group() -> None:
 @pytest.mark.parametrize("changes", [{}, STAY, {**STAY, "member_epoch": -1}])
 def test_well_formed_heartbeat_is_accepted(changes: dict[str, Any]) -> None:
     validate(changes)
+
+
+def test_cluster_without_streams_groups_rejects_heartbeats() -> None:
+    image = ClusterImage()
+    context: Any = SimpleNamespace(services=SimpleNamespace(image=image))
+    image.feature_levels["streams.version"] = 0
+    with pytest.raises(KafkaError, check=lambda error: error.code == ErrorCode.UNSUPPORTED_VERSION):
+        check_enabled(context)
+    image.feature_levels["streams.version"] = 1
+    check_enabled(context)

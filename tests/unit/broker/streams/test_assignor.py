@@ -131,6 +131,37 @@ def test_one_process_has_no_standby() -> None:
     assert not any(tasks.standby for tasks in result.values())
 
 
+def test_new_tasks_leave_the_others_with_their_owners() -> None:
+    members = {"m1": TaskMember("a", of(1, 2)), "m2": TaskMember("b", of(0, 3))}
+    result = assign_sticky(members, stateless(6), 0)
+    assert (result["m1"].active > of(1, 2), result["m2"].active > of(0, 3)) == (True, True)
+    # A new member gets them all.
+    result = assign_sticky({**members, "m3": TaskMember("c")}, stateless(6), 0)
+    assert [result[each].active for each in ("m1", "m2", "m3")] == [of(1, 2), of(0, 3), of(4, 5)]
+
+
+def test_standby_tasks_are_balanced_with_the_active_ones() -> None:
+    result = assign_sticky(new_members({f"p{number}": 1 for number in range(6)}), stateful(3), 1)
+    assert sizes(result) == [1] * 6
+
+
+def test_joining_member_gets_tasks_of_each_subtopology() -> None:
+    """It gets an active task of both subtopologies, and a standby task of both."""
+    both = of(0, 1) | of(0, 1, subtopology="1")
+    for active in (both, frozenset[Task]()):
+        result = assign_sticky({"m1": TaskMember("a", active), "m2": TaskMember("b")}, stateful(2, 2), 1)
+        for tasks in result.values():
+            for kind in (tasks.active, tasks.standby):
+                assert sorted(subtopology for subtopology, _ in kind) == ["0", "1"]
+
+
+def test_standby_task_stays_below_the_share_of_its_process() -> None:
+    """The new member has less load, but the other one has the state already."""
+    members = {"m1": TaskMember("a", of(0), of(1)), "m2": TaskMember("b", of(1)), "m3": TaskMember("c")}
+    result = assign_sticky(members, stateful(2), 1)
+    assert result["m1"] == MemberTasks(of(0), of(1))
+
+
 def random_group(random: Random) -> tuple[dict[str, TaskMember], dict[str, SubtopologyTasks], int]:
     processes = {f"p{number}": random.randint(1, 4) for number in range(random.randint(1, 5))}
     subtopologies = {

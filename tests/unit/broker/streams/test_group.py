@@ -355,6 +355,14 @@ def test_description(rig: StreamsRig) -> None:
     assert group.members[0].task_offsets == ((("0", 1), 7),)
 
 
+def test_description_of_missing_topics_has_the_stored_topology(rig: StreamsRig) -> None:
+    rig.set_topics({})
+    HonestStreamsMember(rig, "a").heartbeat()
+    topology = rig.group.describe_streams().topology
+    assert topology == rig.group.state.topology
+    assert [each.source_topics for each in topology.subtopologies] == [("t",)]
+
+
 def test_offsets_of_unknown_subtopologies_are_discarded(rig: StreamsRig) -> None:
     """They are in memory only, and their ids can have 32 KB each."""
     member = HonestStreamsMember(rig, "a")

@@ -64,6 +64,13 @@ def test_changelog_topic_has_as_many_partitions_as_tasks() -> None:
     ).is_ready
 
 
+def test_source_topic_that_is_also_a_changelog_is_not_created() -> None:
+    """Kafka Streams restores a table from its source topic if it is configured so."""
+    changelogs = (StreamsTopic("a"), StreamsTopic("log"))
+    assert configured({"a": 3}, subtopology("0", "a", state_changelog_topics=changelogs[:1])).is_ready
+    assert missing(configured({"a": 3}, subtopology("0", "a", state_changelog_topics=changelogs))) == {"log": 3}
+
+
 def test_existing_internal_topic_with_other_partition_count() -> None:
     result = configured(
         {"a": 3, "log": 2}, subtopology("0", "a", state_changelog_topics=(StreamsTopic("log"),))
