@@ -9,10 +9,11 @@ must be durable before what:
     Complete*                            written when the markers of all partitions are durable; nothing waits for it
 
 The state follows the log: it changes when a record is appended. Until the record is durable, the id has a *pending*
-state, and other requests get CONCURRENT_TRANSACTIONS, as in Kafka. Two things differ, and no client can tell:
+state, and other requests get CONCURRENT_TRANSACTIONS, as in Kafka. Two things differ from Kafka, and clients do not
+notice them:
 
-- An add may follow an add that is not durable yet. Each record has all partitions so far.
-- An add that comes while the last transaction is being completed waits for that. In Kafka the client retries.
+- Partitions may be added while the record of an earlier add is not durable. Each record has all partitions so far.
+- An add that arrives while the previous transaction is being completed waits for its end. In Kafka the client retries.
 """
 
 from __future__ import annotations
@@ -57,16 +58,19 @@ logger = logging.getLogger(__name__)
 
 OnGranted = Callable[[Granted], None]
 
-# Costs in steps, in units of about 1 us: to check a transactional id, to write a record of one.
+# Costs of work that runs in steps, in units of about 1 us: to check one transactional id, and to write one record.
 _CHECK_COST: Final = 5
 _WRITE_COST: Final = 60
-# The names of the deadlines.
+# Names of deadlines: to check the timeouts of ongoing transactions, and to fail adds that wait for too long.
 _TIMEOUTS, _WAITING = "timeouts", "waiting"
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 class TransactionCoordinator:
-    """The coordinator of one partition. Its `epoch` is higher than that of every earlier coordinator of it."""
+    """The coordinator of one partition of `__transaction_state`.
+
+    Its `epoch` is higher than that of every earlier coordinator of the partition.
+    """
 
     def __init__(
         self, environment: Environment, log: CoordinatorLog[Any], deadlines: Deadlines[DueOf], epoch: int
@@ -80,7 +84,7 @@ class TransactionCoordinator:
         self._ongoing: dict[str, None] = {}
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
         self._expiry = TransactionExpiry(self, self._entries, environment, log)
-        # By id, the adds that wait for the end of its last transaction.
+        # By transactional id, the AddPartitionsToTxn requests that wait for the end of the previous transaction.
         self._waiting: dict[str, list[WaitingAdd]] = {}
         self.steps = Steps(log.flush)
         self._is_sweeping = False
@@ -90,7 +94,7 @@ class TransactionCoordinator:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        """Replay one record, in the order of the log. Raises Corrupt if the record cannot be decoded."""
         del offset, producer  # The latest record of an id is its state.
         try:
             name, transaction = decode_record(key, value)
@@ -105,7 +109,10 @@ class TransactionCoordinator:
             del self._entries[name]
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """Start the timeouts, and send the markers of decided transactions, which may not have been sent yet."""
+        """Start the timeouts.
+
+        Send the markers of decided transactions, because the last coordinator may not have sent them.
+        """
         del topics  # Sending a marker shows whether its partition was deleted.
         self.steps.add(self._finish_loading())
 
@@ -117,8 +124,8 @@ class TransactionCoordinator:
             if entry.appended.state in PREPARED:
                 decided.append(entry)
             yield _CHECK_COST
-        # Sync the decisions before their markers are sent, because the last coordinator may have died before they were
-        # durable.
+        # Sync the decisions before their markers are sent, because the last coordinator may have died before the
+        # decisions were durable.
         if decided:
             self._markers.start_after_sync(decided)
 
@@ -127,7 +134,7 @@ class TransactionCoordinator:
     def init(self, name: str, request: InitRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
         """Handle an InitProducerId with a transactional id.
 
-        `spare_id` is an unused producer id, if the rules need one.
+        `spare_id` is an unused producer id. Without one, allocate it if rules.init needs it, and call this again.
         """
         entry = self._entries.get(name)
         if self._is_over or (entry is not None and entry.is_pending):
@@ -143,10 +150,10 @@ class TransactionCoordinator:
                 entry = self._entries[name] = Entry(name)
             granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
             self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
-        # KIP-98: a new producer of this id fences the old one. Kafka aborts with a raised epoch, and answers
-        # CONCURRENT_TRANSACTIONS until the markers are written.
+        # KIP-98: a new producer with this transactional id fences the old one. As in Kafka, abort its transaction with
+        # a raised epoch, and answer CONCURRENT_TRANSACTIONS until the markers are written.
         elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
-            # Abort the transaction. The producer retries and finds it aborted.
+            # The new producer retries after CONCURRENT_TRANSACTIONS and then finds the transaction aborted.
             self.fence(entry, lambda code: reply(Granted(code or _CONCURRENT, has_aborted=not code)))
         else:
             assert isinstance(decision, ErrorCode)
@@ -155,7 +162,7 @@ class TransactionCoordinator:
     def add(self, name: str, request: AddRequest, on_code: OnCode) -> None:
         """Add partitions to a transaction. `on_code` is called when they are durable.
 
-        An add that comes before the last transaction is completed waits for that, at most
+        An add that arrives before the previous transaction is completed waits for its end, at most
         add.partitions.to.txn.retry.backoff.max.ms (KIP-890).
         """
         limit_ms = self._config.add_partitions_to_txn_retry_backoff_max_ms
@@ -176,12 +183,12 @@ class TransactionCoordinator:
             self._write(entry, decision, add.on_code)
         elif decision == _CONCURRENT and add.until_ms > self._timing.now_ms():
             self._waiting.setdefault(name, []).append(add)
-            # KIP-890: the next transaction often begins before the markers of the last one are written. To wait here
-            # for some ms is faster than to let the client back off.
+            # KIP-890: the next transaction often begins before the markers of the previous one are written. A wait of
+            # some ms is shorter than the client's backoff after CONCURRENT_TRANSACTIONS.
             self._deadlines.bring_forward((self, _WAITING), add.until_ms)
         elif decision == ErrorCode.NONE:
-            # The partitions are in the transaction already, but their record may not be durable yet. An empty write
-            # waits for it.
+            # The partitions are in the transaction already, but their record may not be durable yet. An empty write is
+            # confirmed after all earlier ones.
             self._log.write(Write([], lambda code: self._confirm_added(name, add, code)))
         else:
             add.on_code(decision)
@@ -189,7 +196,7 @@ class TransactionCoordinator:
     def _confirm_added(self, name: str, add: WaitingAdd, code: int) -> None:
         """Answer an AddPartitionsToTxn whose partitions an earlier request was already writing.
 
-        If that write failed, add them.
+        If the earlier write failed, add the partitions.
         """
         entry = self._entries.get(name)
         current = entry.appended if entry is not None else None
@@ -202,13 +209,13 @@ class TransactionCoordinator:
         """Return NONE or an error for each partition that is to be verified (KIP-890)."""
         entry = self._entries.get(name)
         if entry is not None and entry.has_writes:
-            # The queued writes may add these partitions, so append them first.
+            # Queued writes may add the partitions to be verified, so append these writes first.
             self._log.flush()
             entry = self._entries.get(name)
         return rules.verify(entry.appended if entry is not None else None, request)
 
     def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
-        """Handle an EndTxn. It is answered when the decision is durable. The markers are sent afterwards."""
+        """Handle an EndTxn. Respond when the decision is durable. The markers are sent afterwards."""
         entry = self._entries.get(name)
         if self._is_over or (entry is not None and entry.is_pending):
             reply(Granted(self._refusal()))
@@ -220,13 +227,14 @@ class TransactionCoordinator:
             self._retry_with_id(partial(self.end, name, request, reply), reply)
         elif isinstance(decision, Transaction):
             assert entry is not None
-            # KIP-890: the answer of EndTxn names the producer id and epoch of the next transaction, so compute the
-            # state after the markers already now.
+            # KIP-890: the EndTxn response has the producer id and epoch of the next transaction, so compute the
+            # completed state before the markers are sent.
             ended = rules.complete(decision, decision.updated_ms)
             granted = Granted(ErrorCode.NONE, ended.producer_id, ended.epoch)
             self._prepare(entry, decision, lambda code: reply(Granted(code) if code else granted))
         elif decision == ErrorCode.NONE:
-            # The transaction has ended in this way already. The client repeats an EndTxn whose response it did not get.
+            # The transaction has already ended as the request says: the client repeats an EndTxn whose response was
+            # lost.
             assert entry is not None
             assert entry.appended is not None
             reply(Granted(ErrorCode.NONE, entry.appended.producer_id, entry.appended.epoch))
@@ -240,16 +248,17 @@ class TransactionCoordinator:
         return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
 
     def _retry_with_id(self, retry: Callable[[int], None], reply: OnGranted) -> None:
-        """Allocate a producer id and decide again with it, because the state may have changed by then."""
+        """Allocate a producer id and run the request again with it, because the state may have changed meanwhile."""
         on_id = self._log.guarded(retry)
         self._environment.new_producer_id(on_id, lambda error: reply(Granted(_no_id(error))))
 
     # -- from state to state -----------------------------------------------------------------------------------
 
     def _write(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
-        """Write a state. `on_done` gets NONE when it is durable, or the error for the client."""
+        """Write a new state of an id. `on_done` gets NONE when the record is durable, or the error for the client."""
         entry.start_write(target)
-        # To replay a change of the producer id, a coordinator needs both ids, and only the flexible version has both.
+        # A record of a producer id change needs the old and the new id, and only the flexible version has fields for
+        # both.
         is_flexible = target.changes_its_id or self._environment.cluster_version() >= FLEXIBLE_RECORDS
         version = FLEXIBLE if is_flexible else PLAIN
         record = encode_key(entry.name), encode_value(target, version)
@@ -268,7 +277,7 @@ class TransactionCoordinator:
             self.finish_write(entry)
             on_done(write_error(code))
 
-        # Nothing waits for Complete*, because the records that depend on it follow in the same log.
+        # No request waits until Complete* is durable, because records that depend on it follow in the same log.
         is_awaited = target.state not in COMPLETED
         self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
 
@@ -281,7 +290,7 @@ class TransactionCoordinator:
         self._resume(entry.name)
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
-        """Make an appended or replayed state the present one, and start or stop its timeout."""
+        """Set the current state of an id to an appended or replayed one. Start or stop the transaction's timeout."""
         self.set_appended(entry, target)
         if target.state == State.ONGOING:
             if not self._ongoing:
@@ -293,7 +302,10 @@ class TransactionCoordinator:
                 entry.owe_markers()
 
     def set_appended(self, entry: Entry, target: Transaction | None) -> None:
-        """Set the state of an id as the log has it, and count it. None: the id was removed."""
+        """Set the state of an id to its last one in the log, and update the counts by state.
+
+        `target` is None if the id was removed.
+        """
         if entry.appended is not None:
             self.state_counts[entry.appended.state] -= 1
         if target is not None:
@@ -309,7 +321,7 @@ class TransactionCoordinator:
         """Write PrepareCommit or PrepareAbort, and send the markers when it is durable."""
 
         def on_written(code: int) -> None:
-            # A decision that is in the log is final, even if its sync has failed.
+            # An appended decision is final even if its sync failed: retry the sync before sending markers.
             if not self._is_over and entry.appended is target:
                 if code:
                     self._markers.retry_sync(entry)
@@ -338,8 +350,8 @@ class TransactionCoordinator:
         assert prepared is not None
 
         def on_done(code: int) -> None:
-            # A failed Complete* loses nothing: the markers are written, and Prepare* is still the state. Try again, or
-            # the id stays busy for ever.
+            # A failed Complete* loses nothing: the markers are written, and Prepare* is still the state. Write it
+            # again, or the id would answer CONCURRENT_TRANSACTIONS for ever.
             if code and not self._is_over and entry.appended is prepared:
                 self._markers.retry(entry)
 
@@ -366,15 +378,18 @@ class TransactionCoordinator:
         self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
 
     def _expire_waiting(self) -> None:
-        """Answer the AddPartitionsToTxn requests that have waited too long. The others continue to wait."""
+        """Handle all waiting AddPartitionsToTxn requests.
+
+        Those beyond their time limit fail, and the others wait again.
+        """
         for name in list(self._waiting):
             self._resume(name)
 
     def start_sweep(self) -> None:
         """Start to look for unused ids and for transactions beyond their timeout.
 
-        Called every transaction.remove.expired.transaction.cleanup.interval.ms, and when a test has moved time. The
-        next check of the timeouts alone can then be up to its interval away.
+        Called every transaction.remove.expired.transaction.cleanup.interval.ms, and when a test has moved the broker's
+        time, because the next regular check of the timeouts can be a whole interval away.
         """
         if not self._is_sweeping:
             self._is_sweeping = True
@@ -388,9 +403,9 @@ class TransactionCoordinator:
     # -- descriptions ------------------------------------------------------------------------------------------
 
     def read(self, name: str, on_done: Callable[[Code, Transaction | None], None]) -> None:
-        """Read the state of an id. `on_done` gets it when it is as durable as acks=all promises.
+        """Read the state of an id. `on_done` gets the state when its record is as durable as acks=all promises.
 
-        A power loss could take an earlier answer back: a decision to commit, or a producer id.
+        Otherwise a power loss could undo a decision or a producer id that a client was already told.
         """
         found = self.describe(name)
         transaction = None if found is None else found.transaction
@@ -408,7 +423,10 @@ class TransactionCoordinator:
         return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None
 
     def overviews(self) -> Iterator[Overview]:
-        """Yield the ids that exist now for ListTransactions. Each one is read when the iterator comes to it."""
+        """Yield the ids that exist at the call, for ListTransactions.
+
+        The iterator reads the state of each id as it goes.
+        """
         self._log.flush()
         return (
             Overview(entry.name, entry.appended)
@@ -417,13 +435,13 @@ class TransactionCoordinator:
         )
 
     def count_retries(self) -> tuple[int, int]:
-        """Return the number of transactions that will send markers again, and that will write Complete* again."""
+        """Return (number of transactions that will send markers again, number that will write Complete* again)."""
         return self._markers.count_retries()
 
     # -- release -----------------------------------------------------------------------------------------------
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Do nothing: the marker of a deleted partition is answered with an error that counts as written."""
+        """Do nothing, because a deleted partition answers a marker with an error that counts as written."""
 
     def resign(self) -> None:
         """Start to answer all waiting requests with NOT_COORDINATOR, because another Handler takes over."""
@@ -441,12 +459,12 @@ class TransactionCoordinator:
         for name in list(self._waiting):
             self._resume(name)
             yield _WRITE_COST
-        # Freeing the memory of all ids at once would take long, too.
+        # Free the ids in steps, because freeing 100,000 at once would delay the Handler's other work.
         while self._entries:
             self._entries.popitem()
             yield 1
 
 
 def _no_id(error: KafkaError) -> ErrorCode:
-    """Return the error for the client if no producer id can be allocated. As in Kafka, all clients retry after it."""
+    """Return the error for the client if no producer id can be allocated. As in Kafka, clients retry after it."""
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error.code in RETRIABLE else error.code

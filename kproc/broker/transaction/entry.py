@@ -56,25 +56,26 @@ class Entry:
     def __init__(self, name: str) -> None:
         self.name = name
         self.appended: Transaction | None = None  # The state in the log. None before the first record.
-        # Targets of the writes that are not in the log yet, in the order of the writes.
+        # The new states of queued writes whose records are not in the log yet, in the order of the writes.
         self._unappended: list[Transaction] = []
         self._pending: State | None = None  # The state of the last write, until all writes have ended.
         self._writes = 0
-        # The decision is in the log, but its sync failed. No marker may be sent before a sync succeeds.
+        # True if the decision (Prepare*) is in the log but its sync failed. Markers may be sent only after a successful
+        # sync.
         self.awaits_sync = False
         self._unmarked: set[PartitionKey] = set()  # The partitions of Prepare* without a marker.
-        # Those of them to which no marker is in flight, in the order of sending.
+        # The unmarked partitions without a marker in flight, in the order of sending.
         self._unsent: dict[PartitionKey, None] = {}
 
     # -- writes ------------------------------------------------------------------------------------------------
 
     @property
     def latest(self) -> Transaction | None:
-        """The state after all pending writes if they succeed; None before the first record."""
+        """The state after all pending writes if they succeed. None if the id has neither a record nor a write."""
         return self._unappended[-1] if self._unappended else self.appended
 
     def start_write(self, target: Transaction) -> None:
-        """Count a write of a new state for this transactional id. It follows all pending writes."""
+        """Count a write of a new state for this transactional id, which is queued behind all pending writes."""
         latest = self.latest
         assert latest is None or latest.state in PREDECESSORS[target.state], (
             f"{self.name}: {latest.state.word} to {target.state.word}"
@@ -107,12 +108,15 @@ class Entry:
 
     @property
     def is_pending(self) -> bool:
-        """True if a change of the state is being written. As in Kafka, all operations but an add must wait for it."""
+        """True if a change of the state is being written.
+
+        As in Kafka, all operations except AddPartitionsToTxn must wait for it.
+        """
         return self._pending is not None
 
     @property
     def may_grow(self) -> bool:
-        """True if partitions may be added. Other adds may be in progress, but no change of the state."""
+        """True if partitions may be added: only other adds may be in progress, not a write of another state."""
         return self._pending in (None, State.ONGOING)
 
     @property
@@ -161,7 +165,7 @@ class Entry:
         return [(key, marker) for key in keys]
 
     def retry_marker(self, key: PartitionKey) -> None:
-        """Retry the marker of a partition that could not append it now."""
+        """Make the marker of a partition unsent, because the partition could not append it."""
         if key in self._unmarked:
             self._unsent[key] = None
 

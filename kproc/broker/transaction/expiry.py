@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Costs in steps, in units of about 1 us: to check a transactional id, to write a record of one.
+# Costs of work that runs in steps, in units of about 1 us: to check one transactional id, and to write one record.
 _CHECK_COST: Final = 5
 _WRITE_COST: Final = 60
 
 
 class TransactionExpiry:
-    """The part of a TransactionCoordinator that ends what clients have abandoned. `entries` are the coordinator's."""
+    """Aborts the abandoned transactions of one TransactionCoordinator, and removes its unused transactional ids.
+
+    `entries` are all ids of the coordinator.
+    """
 
     def __init__(
         self,
@@ -47,13 +50,14 @@ class TransactionExpiry:
         self._log = log
 
     def abort_timed_out(self, ongoing: Mapping[str, None]) -> Work:
-        """Abort those of the ongoing transactions, by id, that are older than their timeout."""
+        """Abort transactions that are older than their timeout. `ongoing` has the ids of all ongoing transactions."""
         wall_ms = self._wall_ms()
         for name in list(ongoing):
             if name not in ongoing:
                 continue  # It has ended since the first step.
             entry = self._entries[name]
-            # As in Kafka, a transaction with a pending state is checked again the next time.
+            # As in Kafka, skip an id whose state is being written (`settled` is None). The next check looks at it
+            # again.
             current = entry.settled
             # An abandoned transaction holds the last stable offset of its partitions, so read_committed consumers would
             # wait for ever.
@@ -88,7 +92,8 @@ class TransactionExpiry:
             self._coordinator.set_appended(entry, None)
 
         def on_written(code: int) -> None:
-            # Up to here the pending state DEAD rejects requests, so that no client uses an id that disappears.
+            # The pending state DEAD rejects requests until the tombstone is written. So no client uses an id that
+            # disappears.
             self._coordinator.finish_write(entry)
             _log_error("tombstone of a transactional id", code)
 

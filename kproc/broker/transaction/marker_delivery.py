@@ -2,7 +2,7 @@
 
 The counterpart in Kafka is TransactionMarkerChannelManager. A decision (Prepare*) is synced before its first marker is
 sent, because markers of a decision that is lost would commit some partitions while the next coordinator aborts the
-others. A marker that a partition could not append is sent again after a short time, for as long as it takes.
+others. A marker that a partition could not append is sent again every 100 ms until it succeeds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ logger = logging.getLogger(__name__)
 
 # The name of the coordinator's deadline at which `send_due` is called.
 MARKERS: Final = "markers"
-# Time in ms until a marker is sent again, or until a Complete* that could not be written is written again.
+# Delay in ms before a marker that failed is sent again, or a Complete* record whose write failed is written again.
 RETRY_MS: Final = 100
-# Limit of markers that a coordinator sends in one duty cycle. An own partition appends its marker at once, which takes
-# about 0.1 ms. A transaction can have thousands of partitions, and the other clients of this Handler must not wait for
-# all of them.
+# Limit of markers that a coordinator sends in one duty cycle. A partition of this Handler appends its marker at once,
+# in about 0.1 ms. Without the limit a transaction of thousands of partitions would delay the Handler's other clients.
 MARKERS_PER_CYCLE: Final = 250
-# The partition rejects our markers for ever: another coordinator, or an administrator, has ended the transaction.
+# With these errors a partition rejects our markers for ever: a newer coordinator, or an administrator, has ended the
+# transaction there.
 _FENCED: Final = frozenset(
     {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
 )
-# A deleted partition needs no marker.
+# Results after which a partition needs no marker: the marker was written, or the partition was deleted.
 _HAS_MARKER: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
@@ -60,7 +60,7 @@ class MarkerDelivery:
         self._deadlines = deadlines
         self._epoch = epoch
         self._due: dict[Entry, int] = {}  # The time in ms at which `send_due` handles an entry.
-        # True after the coordinator has resigned. Results that come later are discarded.
+        # True after the coordinator has resigned. Later results of markers and syncs are discarded.
         self.is_over = False
 
     def start(self, entry: Entry) -> None:
@@ -81,12 +81,12 @@ class MarkerDelivery:
         self._log.write(Write([], on_synced))
 
     def retry_sync(self, entry: Entry) -> None:
-        """Sync a decision later whose sync has failed. It is in the log, so it is final."""
+        """Retry the failed sync of a decision in 100 ms. The decision is in the log, so it is final."""
         entry.awaits_sync = True
         self._schedule(entry, RETRY_MS)
 
     def retry(self, entry: Entry) -> None:
-        """Send missing markers again later, or write Complete* again if no marker is missing."""
+        """Send missing markers again in 100 ms, or write Complete* again if no marker is missing."""
         self._schedule(entry, RETRY_MS)
 
     def _schedule(self, entry: Entry, delay_ms: int) -> None:
@@ -95,13 +95,13 @@ class MarkerDelivery:
         self._deadlines.bring_forward((self._coordinator, MARKERS), at_ms)
 
     def send_due(self) -> None:
-        """Send the markers that are due, of all transactions together. What is above the limit stays due."""
+        """Send the markers that are due, of all transactions together. Markers above MARKERS_PER_CYCLE stay due."""
         now_ms = self._now_ms()
         parts: list[tuple[PartitionKey, Marker]] = []
         entries: list[Entry] = []
         unsynced: list[Entry] = []
         due = (entry for entry, at_ms in self._due.items() if at_ms <= now_ms)
-        # No more entries than markers: after a load, 100,000 decided transactions can be due.
+        # Limit the transactions, too: when a partition was loaded, 100,000 decided transactions can be due.
         for entry in list(islice(due, MARKERS_PER_CYCLE)):
             del self._due[entry]
             if entry.awaits_sync:
@@ -123,13 +123,14 @@ class MarkerDelivery:
             self._send_markers(parts, self._log.guarded(partial(self._on_result, entries, keys)))
 
     def _on_result(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
-        """Handle the result of one of the markers that were sent together."""
+        """Handle the result `code` of one marker: `entries[at]` is its transactional id, `keys[at]` its partition."""
         entry, key = entries[at], keys[at]
         if self.is_over:
             return
         if code in _FENCED:
-            # As in Kafka, the transaction stays undecided here, because a newer coordinator or an administrator has
-            # ended it there. If not, the next coordinator that loads this log sends the markers again.
+            # As in Kafka, give up and leave the transaction in Prepare*, because a newer coordinator or an
+            # administrator has ended it in the partition. Otherwise the next coordinator that loads this log sends the
+            # markers again.
             logger.error(
                 "%s-%d rejects the marker of the transactional id %s: %s",
                 *key,
@@ -143,7 +144,7 @@ class MarkerDelivery:
             self._coordinator.complete(entry)
 
     def count_retries(self) -> tuple[int, int]:
-        """Return the number of transactions that will send markers again, and that will write Complete* again."""
+        """Return (number of transactions that will send markers again, number that will write Complete* again)."""
         now_ms = self._now_ms()
         again = [entry for entry, at_ms in self._due.items() if at_ms > now_ms]
         unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)

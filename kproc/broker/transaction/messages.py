@@ -8,7 +8,10 @@ from kproc.broker.transaction.state import NO_EPOCH, NO_ID, PartitionKey, State,
 
 
 class InitRequest(msgspec.Struct, frozen=True):
-    """An InitProducerId with a transactional id. After an error, a producer names its id and epoch (KIP-360)."""
+    """An InitProducerId with a transactional id.
+
+    A producer that recovers from an error sends its current producer id and epoch (KIP-360). A new one sends -1.
+    """
 
     timeout_ms: int
     producer_id: int = NO_ID
@@ -20,7 +23,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True):
 
     Caused by AddPartitionsToTxn, AddOffsetsToTxn, Produce or TxnOffsetCommit.
 
-    It reaches a coordinator of another Handler as the list of its fields.
+    A call to a coordinator in another Handler has the fields as a list.
     """
 
     producer_id: int
@@ -30,7 +33,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndRequest(msgspec.Struct, frozen=True):
-    """An EndTxn request as its coordinator gets it."""
+    """The fields of an EndTxn request, without its transactional id."""
 
     producer_id: int
     epoch: int
@@ -56,5 +59,5 @@ class Overview(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True if partitions wait for the end of the transaction."""
+        """True if the transaction is ongoing or its markers are being written, so that it holds partitions."""
         return self.transaction.state in (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)

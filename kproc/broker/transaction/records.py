@@ -50,12 +50,12 @@ class UnknownKey(Exception):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Return the key of an id's record."""
+    """Return the key of a transactional id's records."""
     return INT16.pack(_KEY_VERSION) + encode_string(transactional_id)
 
 
 def encode_value(transaction: Transaction, version: int) -> bytes:
-    """Return the value of an id's record."""
+    """Return the value of a record with a transactional id's state. `version` is PLAIN or FLEXIBLE."""
     encoded = bytearray(
         _HEAD.pack(
             version,
@@ -119,7 +119,8 @@ def _encode_tags(encoded: bytearray, transaction: Transaction) -> None:
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Transaction | None]:
     """Decode a transactional id and its state.
 
-    Raises Corrupt for bytes that no version of Kafka writes, and UnknownKey.
+    The state is None for a tombstone. Raises Corrupt for bytes that no version of Kafka writes, and UnknownKey for a
+    key version of a newer broker.
     """
     try:
         if key is None:
@@ -159,7 +160,7 @@ def _decode_value(value: bytes) -> Transaction:
 
 def _checked(count: int, data: bytes, position: int) -> int:
     """Validate the count of an array whose elements have at least one byte each. Return 0 for null."""
-    # Without this check a damaged count would make 2^31 rounds of a loop before its bytes run out.
+    # Without this check a damaged count would cause up to 2^31 iterations.
     if count > len(data) - position or count < -1:
         raise ProtocolError(f"{count} entries where {len(data) - position} bytes remain")
     return max(count, 0)
@@ -197,7 +198,7 @@ def _keys(topic: str | None, value: bytes, position: int, count: int) -> Iterabl
 
 
 def _read_tags(value: bytes, position: int) -> dict[int, int]:
-    """Return the numbers of the known tagged fields. The others are of a newer broker."""
+    """Return the values of the known tagged fields by tag. Skip the tags of a newer broker."""
     tags: dict[int, int] = {}
     count, position = read_unsigned_varint(value, position)
     for _ in range(count):

@@ -2,8 +2,8 @@
 
 The tables are those of Kafka 4.3 (TransactionCoordinator, TransactionMetadata). Each function returns the state to
 write, or an error code to answer without a write (NONE for a repeated request), or NEEDS_ID: call it again with an
-unused producer id. No function considers pending writes. The coordinator answers CONCURRENT_TRANSACTIONS to them before
-it calls a rule, which is the order of Kafka's checks. Times are in ms of the wall clock.
+unused producer id. No function considers pending writes. While a write is pending, the coordinator answers
+CONCURRENT_TRANSACTIONS before it calls a rule. Kafka checks in this order, too. Times are in ms of the wall clock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Decision = Transaction | ErrorCode | Needs
 
 
 def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_id: int = NO_ID) -> Decision:
-    """Initialize a producer (InitProducerId): raise its epoch.
+    """Return the state after an InitProducerId: with a raised epoch, or a new producer id if no epoch is left.
 
     An ongoing transaction is not changed: the error is CONCURRENT_TRANSACTIONS, and the caller must `fence` it first.
     """
@@ -52,7 +52,7 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
         if spare_id == NO_ID:
             return NEEDS_ID
         return Transaction(producer_id=spare_id, epoch=0, timeout_ms=request.timeout_ms, updated_ms=now_ms)
-    # KIP-360: a producer that names an id it does not have any more was fenced by a newer one.
+    # KIP-360: a request with a producer id that is not the current one any more comes from a fenced producer.
     if request.producer_id != NO_ID and not _may_go_on(current, request):
         return ErrorCode.PRODUCER_FENCED
     if current.state not in IDLE:
@@ -66,8 +66,8 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
         updated_ms=now_ms,
     )
     names_itself = request.producer_id != NO_ID
-    # KIP-98 limits epochs to int16. The last one is kept for the coordinator's fence, so an exhausted id is replaced by
-    # a new one.
+    # KIP-98: epochs are int16. The highest is reserved for the coordinator's fence, so replace a producer id that has
+    # reached the one before it.
     if current.is_exhausted and (not names_itself or request.epoch == current.epoch):
         if spare_id == NO_ID:
             return NEEDS_ID
@@ -82,9 +82,11 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
 
 
 def _raise_epoch(begun: Transaction, request: InitRequest) -> Decision:
-    """Return the initialized producer with its next epoch, or an error for an epoch that it cannot have."""
-    # A client without an id is a new process. It must fence the former one, so its epoch is higher, and no retry of the
-    # former one may match.
+    """Return the initialized state with the next epoch, or an error if the request's epoch is not the current or last
+    one.
+    """
+    # A request without a producer id comes from a new process, which must fence the former one by a higher epoch.
+    # Without a last_epoch, a retry of the former process cannot match either.
     if request.producer_id == NO_ID:
         return replace(begun, epoch=begun.epoch + 1, last_epoch=NO_EPOCH)
     if request.epoch == begun.epoch:
@@ -123,19 +125,20 @@ def fence(current: Transaction, cluster_version: int, now_ms: int, spare_id: int
 
 
 def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transaction | ErrorCode:
-    """Add partitions to the transaction. The first ones start it."""
+    """Return the state with the request's partitions added, or an error. The first partitions start the transaction."""
     if (
         current is not None
         and request.producer_id == current.next_producer_id != NO_ID
         and request.epoch == 0
     ):
-        # The producer knows its next id from EndTxn, but Complete* is not written yet.
+        # The producer got its next producer id from the EndTxn response, but the current transaction's Complete* is not
+        # written yet.
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if current is None or request.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.epoch != current.epoch:
         return ErrorCode.PRODUCER_FENCED
-    # Markers may be on their way to partitions. A partition that joined now would be left out.
+    # Markers may already be on their way. A partition that is added after the decision would never get one.
     if current.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if current.state == State.ONGOING and current.partitions.issuperset(request.partitions):
@@ -161,8 +164,8 @@ def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
         refusal = ErrorCode.CONCURRENT_TRANSACTIONS
     if refusal or current is None:
         return [refusal] * len(request.partitions)
-    # KIP-890: TRANSACTION_ABORTABLE lets the client abort and go on. The partition was never added, so a batch there
-    # would hang.
+    # KIP-890: TRANSACTION_ABORTABLE lets the client abort and go on. The partition was never added, so it would never
+    # get a marker, and a batch in it would block read_committed consumers.
     known = current.partitions if current.state == State.ONGOING else frozenset()
     return [ErrorCode.NONE if key in known else ErrorCode.TRANSACTION_ABORTABLE for key in request.partitions]
 
@@ -171,11 +174,11 @@ def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
 
 
 def end(current: Transaction | None, request: EndRequest, now_ms: int, spare_id: int = NO_ID) -> Decision:
-    """Commit or abort a transaction (EndTxn)."""
+    """Return the Prepare* state for an EndTxn, NONE if the request is a retry, or an error."""
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # In Kafka, Complete* is pending while markers are sent. A producer that ends its next transaction, which may have
-    # no partition yet, must wait for it.
+    # While markers are sent, Kafka has Complete* as a pending state and answers CONCURRENT_TRANSACTIONS. A producer
+    # that already ends its next transaction, perhaps without partitions, gets that error.
     is_ending = current.state in PREPARED
     if request.client_version >= EPOCH_PER_TRANSACTION:
         if is_ending:
@@ -200,7 +203,10 @@ def _ends_of(request: EndRequest) -> tuple[State, State]:
 
 
 def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int, spare_id: int) -> Decision:
-    """End a transaction of version 2 (KIP-890), where a retry of the last EndTxn has the epoch before it."""
+    """End a transaction of version 2 (KIP-890), where each EndTxn raises the epoch.
+
+    A retry of the last EndTxn therefore has the epoch before the current one.
+    """
     is_over_the_change = (
         request.producer_id == current.previous_producer_id
         and request.epoch == EXHAUSTED_EPOCH
@@ -209,8 +215,8 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
     if request.producer_id != current.producer_id and not is_over_the_change:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     state = current.state
-    # A fence of transaction version 1 may have raised the epoch to the last one. No producer may use that one, because
-    # no higher epoch is left to fence it.
+    # A fence of transaction version 1 may have raised the epoch to 32767. A request with the epoch before is then no
+    # retry, because that producer was fenced.
     is_repeated = state in COMPLETED and (
         is_over_the_change or request.epoch == current.epoch - 1 != EXHAUSTED_EPOCH
     )
@@ -220,7 +226,7 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
     prepared, completed = _ends_of(request)
     if is_repeated:
         return ErrorCode.NONE if state == completed else ErrorCode.INVALID_TXN_STATE
-    # A commit of nothing shows a client that has lost count. An abort of nothing is usual after an error, and only
+    # A commit without partitions is a client error. An abort without partitions is usual after an error, and only
     # raises the epoch.
     if state != State.ONGOING and request.is_commit:
         return ErrorCode.INVALID_TXN_STATE
@@ -230,9 +236,9 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
 def _with_next_epoch(
     current: Transaction, prepared: State, now_ms: int, spare_id: int, client_version: int
 ) -> Decision:
-    """Write the decision with the next epoch.
+    """Return the decision (Prepare*) with the next epoch.
 
-    The markers have it, so that late batches of this transaction are fenced.
+    The markers get this epoch, so that partitions reject late batches of this transaction.
     """
     if current.is_exhausted and spare_id == NO_ID:
         return NEEDS_ID
@@ -242,7 +248,7 @@ def _with_next_epoch(
         epoch=min(current.epoch + 1, EPOCH_MAX),
         last_epoch=current.epoch,
         next_producer_id=spare_id if current.is_exhausted else NO_ID,
-        # An abort without partitions starts and ends now.
+        # An abort without partitions has no start time yet: it starts and ends at `now_ms`.
         started_ms=current.started_ms if current.state == State.ONGOING else now_ms,
         updated_ms=now_ms,
         client_version=client_version,
@@ -250,7 +256,7 @@ def _with_next_epoch(
 
 
 def complete(current: Transaction, now_ms: int) -> Transaction:
-    """Complete the transaction, because every partition has its marker."""
+    """Return the Complete* state that follows a decision, when every partition has its marker."""
     done = replace(
         current,
         state=State.COMPLETE_COMMIT if current.state == State.PREPARE_COMMIT else State.COMPLETE_ABORT,

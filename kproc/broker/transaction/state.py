@@ -18,8 +18,7 @@ NO_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 EPOCH_MAX: Final = 32_767
-# No producer gets an epoch above this one. The coordinator needs the last epoch to fence the producer that has this
-# one.
+# No producer gets an epoch above this one. The coordinator needs the epoch 32767 to fence the producer that has 32766.
 EXHAUSTED_EPOCH: Final = EPOCH_MAX - 1
 # Levels of the feature transaction.version. From level 1 on, record values are flexible. From level 2 on (KIP-890),
 # every transaction has an epoch of its own, and Produce adds its partitions.
@@ -51,7 +50,8 @@ COMPLETED: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 STORED: Final = tuple(state for state in State if state < State.DEAD)
 IDLE: Final = COMPLETED | {State.EMPTY}
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-# By state: the states that may come before it. The abort of a transaction without partitions follows an idle state.
+# By state, the states that may precede it. PrepareAbort may follow an idle state: the abort of a transaction without
+# partitions (KIP-890).
 PREDECESSORS: Final[dict[State, frozenset[State]]] = {
     State.EMPTY: IDLE,
     State.ONGOING: IDLE | {State.ONGOING},
@@ -73,9 +73,9 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     state: State = State.EMPTY
     partitions: frozenset[PartitionKey] = frozenset()
     started_ms: int = NO_TIME  # The time at which the first partition was added.
-    # The epoch before this one, to recognise a retry of the request that raised it. As in Kafka, it is not stored.
+    # The previous epoch, to recognise a retry of the request that raised the epoch. As in Kafka, it is not stored.
     last_epoch: int = NO_EPOCH
-    # The ids before and after a change of the producer id, which is necessary when its epochs are exhausted.
+    # The producer ids before and after a change of the id, which is necessary when its epochs are exhausted.
     previous_producer_id: int = NO_ID
     next_producer_id: int = NO_ID
     # The transaction.version of the last client that added partitions or ended the transaction.
@@ -88,7 +88,10 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def changes_its_id(self) -> bool:
-        """True if a producer of transaction version 2 (KIP-890) gets, or got, another id at the end."""
+        """True if the producer id changes at the end of this transaction, or changed at the end of the last one.
+
+        Only in transaction version 2 (KIP-890).
+        """
         return self.client_version >= EPOCH_PER_TRANSACTION and (
             self.next_producer_id != NO_ID or self.previous_producer_id != NO_ID
         )

@@ -35,7 +35,10 @@ class Sender(Protocol):
     def commit(self, length: int, kind: int) -> None: ...
 
     def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
-        """Reserve room for several records. Return (buffer, position of the first, last possible position of one)."""
+        """Reserve space for several records.
+
+        Return (buffer, position of the first record, last position at which a record may begin).
+        """
 
     def commit_run(self, position: int) -> None:
         """Commit the records that the caller has written up to `position`, headers included."""
@@ -49,7 +52,10 @@ class Sender(Protocol):
         """Return how many published records the receiver has not polled, at most `limit`."""
 
     def untaken(self) -> list[tuple[int, bytes]] | None:
-        """Return the records that the receiver never polled, published or not. None unless it called `finish`."""
+        """Return the records that the receiver never polled, published or not.
+
+        None unless the receiver called `finish`.
+        """
 
 
 class Receiver(Protocol):
@@ -65,7 +71,7 @@ class Receiver(Protocol):
 
 
 class Wakeable(Protocol):
-    """Wakes the consuming agent if it sleeps."""
+    """Wakes the agent at the receiving end of a link if it sleeps."""
 
     def wake(self) -> None: ...
 
@@ -85,7 +91,7 @@ class BlockOwner(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """Both directions between this agent and one peer. Owned by the agent that it was attached to."""
+    """Both directions between this agent and one peer. The agent on this side owns it."""
 
     peer: AgentId
     _: KW_ONLY
@@ -96,14 +102,14 @@ class Link:
     arena: ArenaReader | None = None
 
 
-# Longest sleep of a role whose metrics row has changed and must be stored, and of an idle role, which only has to store
-# its heartbeat.
+# The longest sleeps of a role in ms: STORE_MS if its metrics have changed and must be stored in shared memory, REST_MS
+# if it is idle and must only store its heartbeat there.
 STORE_MS: Final = 100
 REST_MS: Final = 500
 
 
 def beat_ms(hung_ms: int) -> int:
-    """Return the longest sleep of an idle role in ms, so that it stores 3 heartbeats before it counts as hung."""
+    """Return the longest sleep of an idle role in ms, so that it stores 3 heartbeats within `hung_ms`."""
     return max(STORE_MS, min(REST_MS, hung_ms // 3)) if hung_ms else REST_MS
 
 
@@ -111,14 +117,14 @@ class Agent(Protocol):
     """A role. Every method is called by the one thread that runs the agent."""
 
     id: AgentId
-    # True after a watched descriptor became readable. The code that reads the descriptor clears it.
+    # True after the descriptor of `watch()` became readable. The code that reads the descriptor sets it to False.
     is_called: bool
 
     def attach(self, link: Link) -> None:
         """Use this link from now on. It replaces the link to the peer's predecessor if the peer was restarted."""
 
     def detach(self, peer: AgentId) -> None:
-        """Release the link to a peer that was reaped. It sends nothing more and uses none of our blocks any more."""
+        """Release the link to a peer whose process or thread has ended, and the arena blocks that were lent to it."""
 
     def do_work(self, timeout_ms: int) -> int:
         """Run one duty cycle and return the amount of work done, 0 if none.
@@ -136,7 +142,7 @@ class Agent(Protocol):
         """Return how many ms the agent may sleep before its next timer is due."""
 
     def follow_time(self, on_done: Callable[[], None]) -> None:
-        """Run what is due by the broker's time, which was moved. `on_done` is called when it is done (role.py)."""
+        """Run the timers that are due after a test has moved the broker's time, and then call `on_done` (role.py)."""
 
     def drain(self) -> None:
         """Accept no new work, and finish the work in progress."""

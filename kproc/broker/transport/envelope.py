@@ -23,8 +23,8 @@ DELTA_ACK      token = image version
 head:  | connection id u64 | sequence u32 | listener u16 | flags u16 |   16 bytes
 A frame in REQUEST keeps its int32 length, so that one record can carry all frames of one read. `sequence` is that of
 the first frame. A response carries the sequence of its request, so that the Processor can send responses in request
-order. Its listener and flags have no meaning. CHUNK holds the beginning of a message that is too large for one record.
-The record that ends the message has the real kind.
+order. The listener and flags of a response have no meaning. CHUNK holds the beginning of a message that is too large
+for one record. The record that ends the message has the real kind.
 
 Migration of a connection (processor/migration.py): its Processor stops reading and sends MOVE_OUT behind the
 connection's requests. The Handler keeps the responses of requests that are parked or that park later, and names these
@@ -32,25 +32,24 @@ requests in MOVED. It answers all others as usual. The Processor that holds the 
 the requests whose responses it expects. The Handler sends their responses there, and CLOSE for a request that it does
 not know. DISCONNECTED with FLAG_MOVED comes from the Processor that the connection left. The client is still connected.
 
-IDENTITY holds a client's address, 16 bytes as role/handoff.py packs them, and its Session (security/session.py). It
-comes once to each Handler, before a connection's first request. DISCONNECTED removes it. It comes again from the next
-Processor of the connection, to another Handler, and when the session changes.
-FLAG_LOGIN on a request means that its client has not logged in, or that its session has expired. Such requests go only
-to the home Handler, one at a time. AUTHENTICATED ends the login. It comes before the response of the same request.
-THROTTLE is Kafka's StartThrottling. It comes before the response of the same sequence, which is sent at once. The
-Processor then reads nothing of that connection until the time is over (its own timer is EndThrottling). If there are
-several, the longest counts.
-METERED says that the client has a request_percentage (sequence 1) or has none any more (sequence 0), with its client
-id. While it has one, the Processor sends the time that it spends on the client's socket as SOCKET_TIME, with that
-client id (processor/metered.py).
-RECALL_BLOCK requests the block of a request that is not answered yet. The Handler has dispatched the request before it
-reads this, and no view of a block outlives the dispatch, so it answers BLOCK_FREE. A request that waits for minutes
-then holds no part of the arena.
-NOTE has the client's own description from ApiVersions (KIP-511): msgpack [client id, software name, software version].
+IDENTITY holds a client's address, 16 bytes as role/handoff.py packs them, and its Session (security/session.py). The
+Processor sends it once to each Handler, before a connection's first request there. DISCONNECTED removes it. IDENTITY is
+sent again by the next Processor of a migrated connection, before the first request to another Handler, and when the
+session changes. FLAG_LOGIN on a request means that its client has not logged in, or that its session has expired. Such
+requests go only to the home Handler, one at a time. AUTHENTICATED ends the login. It comes before the response of the
+same request. THROTTLE is Kafka's StartThrottling. It comes before the response of the same sequence, which is sent at
+once. The Processor then reads nothing of that connection until the time is over (its own timer is EndThrottling). If
+several THROTTLE overlap, the longest counts. METERED says that the client has a request_percentage (sequence 1) or has
+none any more (sequence 0), with its client id. While it has one, the Processor sends the time that it spends on the
+client's socket as SOCKET_TIME, with that client id (processor/metered.py). RECALL_BLOCK requests the block of a request
+that is not answered yet. The Handler has dispatched the request before it reads RECALL_BLOCK, and no view of a block
+outlives the dispatch, so it answers BLOCK_FREE. A request that waits for minutes then occupies no arena memory. NOTE
+has the client's own description from ApiVersions (KIP-511): msgpack [client id, software name, software version].
 
 FLAG_TIMED on REQUEST or REQUEST_BLOCK lets the Handler time the (first) frame. It sends TIMES before the response, with
 three times by the monotonic clock that all processes of a host share: when it dequeued the request, when its local work
-was done, and when it responded. The Processor knows the rest and owns the histograms (processor/timed_requests.py).
+was done, and when it responded. The Processor measures the other times and owns the histograms
+(processor/timed_requests.py).
 """
 
 from __future__ import annotations
@@ -94,18 +93,18 @@ BLOCK_FREE: Final = 27
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
-# A record's header (ipc/ring.py: RECORD_HEADER) with a head behind it.
+# The ring's record header (ipc/ring.py: RECORD_HEADER) and the 16-byte head that follows it.
 RECORD: Final = struct.Struct("=IIQIHH")
 assert RECORD.size == RECORD_HEADER.size + HEAD_BYTES
-# A record with a head and n bytes behind it takes (n + BEHIND_HEAD_ROUND) & -8 bytes.
+# A record with a head and a payload of n bytes occupies (n + BEHIND_HEAD_ROUND) & -8 bytes of the ring.
 BEHIND_HEAD_ROUND: Final = HEAD_BYTES + RECORD_ROUND
 SEQUENCE_MASK: Final = 0xFFFF_FFFF  # Sequences wrap, because a connection may have more than 2**32 requests.
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback address, so private operations are allowed.
 FLAG_TIMED: Final = 2  # REQUEST and REQUEST_BLOCK: the Processor waits for TIMES.
-# The connection is the broker's own probe of its readiness. Quotas, rights and counters skip it, because no client
-# sent it.
+# The connection is the broker's own probe of its readiness. Quotas, ACLs and counters skip it, because its requests are
+# not a client's.
 FLAG_PROBE: Final = 4
 FLAG_TLS: Final = 8  # The connection's listener is SSL or SASL_SSL.
 FLAG_SASL: Final = 16  # The connection's listener is SASL_PLAINTEXT or SASL_SSL.
@@ -113,7 +112,8 @@ FLAG_LOGIN: Final = 32  # The client must log in before other requests are handl
 FLAG_MOVED: Final = 0x8000  # DISCONNECTED only: the connection lives on in another Processor.
 SOCKET_NS: Final = struct.Struct("=Q")
 THROTTLE_MS: Final = struct.Struct("=I")
-# API key, throttle in ms, and the times in ns when the request was dequeued, was done locally and was answered.
+# API key, throttle in ms, and the monotonic times in ns when the Handler dequeued the request, finished its local work
+# and responded.
 TIMES_BODY: Final = struct.Struct("=HxxIQQQ")
 UNTIMED_KEY: Final = 0xFFFF  # The API key in TIMES for a request of no advertised API. It is not counted.
 
@@ -121,7 +121,7 @@ _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range 
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
 _PART_BYTES, _unpack_part = _PART.size, _PART.unpack_from
 _RANGE_BYTES, _unpack_range = _RANGE.size, _RANGE.unpack_from
-# Limit, because each combination of lengths of a head, a path and an end has a struct of its own.
+# Bound of the cache, because each combination of the lengths of head, path and end needs its own Struct.
 _RANGE_STRUCTS_KEPT: Final = 1024
 
 RangeT = TypeVar("RangeT")
@@ -168,11 +168,11 @@ def _range_struct(head_bytes: int, path_bytes: int, end_bytes: int) -> struct.St
 
 
 def encode_range_answer(ids: bytes, head: bytes, found: FileRange, end: bytes) -> bytes:
-    """Encode a whole SEND_PARTS record with bytes, one file range and optional bytes behind it.
+    """Encode a whole SEND_PARTS record of bytes (`head`), one file range, and bytes behind the range (`end`).
 
     ids: the encoded connection id and sequence.
 
-    The record equals a head and the output of `encode_parts`, but takes fewer calls.
+    The record equals the one made by `encode_parts`. One Struct call is faster for this common shape.
     """
     path, inode, position, length = found
     head_bytes, path_bytes, end_bytes = len(head), len(path), len(end)
@@ -184,7 +184,7 @@ def encode_range_answer(ids: bytes, head: bytes, found: FileRange, end: bytes) -
 def decode_parts(
     view: memoryview, open_range: Callable[[bytes, int, int, int], RangeT]
 ) -> list[memoryview | RangeT]:
-    """Decode the output of `encode_parts`. The bytes are views of it.
+    """Decode the output of `encode_parts`. Bytes are returned as views of `view`.
 
     A range becomes the result of `open_range`, which gets the fields of its FileRange.
     """

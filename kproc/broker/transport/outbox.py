@@ -2,7 +2,7 @@
 
 No agent ever blocks on a ring, because two agents that wait for each other would wait for ever. Messages that do not
 fit are queued in the sender's memory, in order. While `has_overflow` is true the sender accepts no more work from that
-peer. The requests in work bound the queue, and the Processors bound those.
+peer. The number of requests in progress bounds the queue, and the Processors limit that number.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Outbox:
             return
         pieces: list[memoryview] = []
         for part in parts:
-            # Slice a view of bytes, because copying would take 1 ms per megabyte. Other buffers may be reused.
+            # Slice a view of bytes, because a copy would take 1 ms per megabyte. Copy other buffers, because the caller
+            # may reuse them.
             view = memoryview(part if isinstance(part, bytes) else bytes(part))
             pieces += [view[start : start + limit] for start in range(0, len(view), limit)]
         self._overflow += [(CHUNK, piece) for piece in pieces[:-1]]
@@ -112,8 +113,8 @@ class Outbox:
         overflow = self._overflow
         while overflow and self._try_push(overflow[0][0], overflow[0][1]):
             overflow.popleft()
-        # Publish before waking, because the peer must find the records when it wakes. Do both with an overflow, too,
-        # because the peer makes room for the rest when it has polled the beginning.
+        # Publish before waking, because the peer must find the records when it wakes. Do both even if messages
+        # overflow, because only the peer's polling frees ring space for them.
         self._sender.publish()
         self._waker.wake()
         self.is_dirty = self.has_overflow = bool(overflow)
@@ -126,11 +127,14 @@ class Outbox:
         return self._sender.waiting(limit) + len(self._overflow)
 
     def is_over(self) -> bool:
-        """Return True if the peer has ended in order and will not poll any more."""
+        """Return True if the peer has stopped cleanly (`Receiver.finish`) and will not poll any more."""
         return self._sender.untaken() is not None
 
     def untaken(self) -> list[tuple[int, memoryview]]:
-        """Return the messages that the peer never polled, queued ones included. Empty unless it has ended in order."""
+        """Return the messages that the peer never polled, queued ones included.
+
+        Empty unless the peer has stopped cleanly.
+        """
         records = self._sender.untaken()
         if records is None:
             return []
@@ -161,20 +165,21 @@ class Inbox:
         """Return the whole messages of up to `limit` records. The views are valid until `release()`."""
         while True:
             batch = self._receiver.poll(limit)
-            # A dict of the pairs has the kinds as keys. C code builds and searches it, which is faster than a loop.
+            # Find a CHUNK among the (kind, view) pairs by a dict of kinds: C code builds and searches it, faster than a
+            # loop.
             if not self._partial and CHUNK not in dict(batch):
                 return batch
             messages, self._partial = _join(batch, self._partial)
             if messages or not batch:
                 return messages
-            # The batch held only pieces, which are copied now. The caller releases only messages that it got, so
-            # release them here. A message longer than the ring needs this room for its further pieces.
+            # The batch had only CHUNKs, which _join has copied. The caller gets nothing to release, so release them
+            # here. Otherwise a message longer than the ring would never get space for its next chunks.
             self.release()
 
     def finish(self) -> None:
-        """Stop polling for good, and tell the sender so."""
-        # Do not tell it within a message. The sender takes the unpolled records back (`untaken`), and it could not
-        # decode a message from its middle.
+        """Stop polling for good, and signal this to the sender unless a message is incomplete."""
+        # Send no signal in the middle of a message. The sender takes back the unpolled records (`untaken`), and could
+        # not decode a message whose first chunks were polled.
         if not self._partial:
             self._receiver.finish()
 
@@ -182,9 +187,9 @@ class Inbox:
 def _join(
     batch: Sequence[tuple[int, memoryview]], partial: bytearray
 ) -> tuple[list[tuple[int, memoryview]], bytearray]:
-    """Join a batch to whole messages. Return them, and the beginning of an incomplete last message.
+    """Join a batch of records to whole messages. Return these, and the first chunks of an incomplete last message.
 
-    `partial` is the beginning of the first message, from earlier batches.
+    `partial` has the first chunks of a message that began in earlier batches.
     """
     messages: list[tuple[int, memoryview]] = []
     for kind, view in batch:

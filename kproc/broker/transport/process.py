@@ -1,9 +1,9 @@
 """Forks child processes, each with a control socket and without the parent's other descriptors.
 
 The parent must be single-threaded. A child closes every inherited descriptor but its own. CLOEXEC has no effect without
-exec. If a sibling kept a copy of a handoff socket, passing a connection to a dead Processor would succeed and the
-client would hang. That has happened. Regions, sockets and eventfds arrive later over the control socket, one per
-message.
+exec. If a sibling kept a copy of a Processor's handoff socket, the Acceptor could still send connections to it after
+the Processor's death, and their clients would hang. That has happened. Regions, sockets and eventfds arrive later over
+the control socket, one per message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
-# Longest packet. Longer messages are sent in several. Linux limits a socket's unsent bytes to 208 KiB by default.
+# Longest SEQPACKET packet. A longer message is sent in several, because Linux limits a socket's unsent bytes to 208 KiB
+# by default.
 _PACKET_BYTES_MAX: Final = 64 * 1024
 _LAST, _MORE = b"\0", b"\1"
 _STDIO: Final = (0, 1, 2)
@@ -67,14 +68,15 @@ class ControlSocket:
         self._send_packet(_LAST + payload[start:], fd)
 
     def _send_packet(self, packet: bytes, fd: int | None) -> None:
-        # Keep the order, because a long message is joined from its packets and descriptors must come before "start".
-        # The caller may close its descriptor when this returns, so a queued packet needs a duplicate.
+        # Keep the order, because a long message is joined from its packets, and the links' descriptors must arrive
+        # before the message "start". The caller may close its descriptor when this returns, so a queued packet needs a
+        # duplicate.
         if self._unsent or not send_fd(self.sock, packet, fd):
             self._unsent.append((packet, None if fd is None else os.dup(fd)))
             self.has_unsent = True
 
     def flush(self) -> bool:
-        """Send queued packets. Return True when none is left."""
+        """Send queued packets without blocking. Return True if none is left."""
         while self._unsent:
             payload, fd = self._unsent[0]
             if not send_fd(self.sock, payload, fd):
@@ -92,7 +94,7 @@ class ControlSocket:
         """
         while (received := recv_fd(self.sock, 1 + _PACKET_BYTES_MAX)) is not None:
             packet, fd = received
-            # Packets of one message come in a row, because send() queues them together.
+            # Packets of one message arrive consecutively, because send() queues them together.
             if packet[:1] == _MORE:
                 self._partial += packet[1:]
                 continue
@@ -170,7 +172,8 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     """
     ours, theirs = make_socket_pair()
     parent_pid = os.getpid()
-    # Block signals until the child has reset its handlers. Otherwise a signal would run the parent's handler in it.
+    # Block signals until the child has reset its handlers. Otherwise a signal would run the parent's handler in the
+    # child.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     # Flush before the fork. Otherwise the child would inherit the buffered text and write it a second time.
     sys.stdout.flush()
@@ -183,7 +186,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     theirs.close()
-    # The pid cannot belong to another process yet, because nobody has waited for the child: only reap() does.
+    # The kernel cannot have reused the pid, even if the child is dead, because only reap() waits for the child.
     return Child(agent, pid, os.pidfd_open(pid), ControlSocket(ours))
 
 
@@ -194,15 +197,15 @@ def _run_child(
     keep: set[int],
     parent_pid: int,
 ) -> NoReturn:
-    """Run the child until it exits.
+    """Run `main` in the child and exit with its result.
 
-    It never returns, because finalising the parent's objects on the stack would close descriptor numbers that mean
+    Never return, because finalising the parent's objects on the stack would close descriptor numbers that mean
     something else in the child.
     """
     status = 70  # EX_SOFTWARE, unless `main` returns.
     try:
-        # Ignore signals to stop, because Ctrl-C and a service manager's SIGTERM reach the whole group and only the
-        # supervisor decides the order of a stop.
+        # Ignore signals to stop, because Ctrl-C and a service manager's SIGTERM reach every process of the group, and
+        # only the supervisor decides in which order the roles stop.
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -212,7 +215,7 @@ def _run_child(
         # Die with the supervisor. A role that survived it would hold the data directory's lock and the port, and the
         # next broker could not start.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # If the parent died before prctl took effect, no signal will come.
+        # Exit if the parent died before prctl(PR_SET_PDEATHSIG) took effect, because the kernel then sends no signal.
         if os.getppid() != parent_pid:
             os._exit(0)
         # Linux stores at most 15 bytes of a process's name.
@@ -221,7 +224,7 @@ def _run_child(
         status = main(ControlSocket(control))
     except BaseException as error:  # noqa: BLE001 - nothing may travel up into the parent's stack.
         if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
-            # Log one line, because the host lacks a resource or has failed, and a stack would explain nothing.
+            # Log one line without a traceback, because the cause is an OSError of the host, not a bug.
             logger.error("%s cannot continue: %s", agent, error)
         else:
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))

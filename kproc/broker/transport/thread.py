@@ -18,7 +18,7 @@ from kproc.broker.transport.agent import Agent
 
 _SLEEP_MS: Final = 100  # Longest sleep of an agent's thread.
 _PAUSE_S: Final = 5.0  # Time that agents get to finish a duty cycle.
-# Size of a record's header in a ring. It counts here too, so that both kinds of links are full after the same records.
+# Count the size of a ring's record header for each record, so that a Pipe is full after the same records as a ring.
 _RECORD_HEAD: Final = RECORD_HEADER.size
 
 
@@ -66,7 +66,7 @@ class PipeSender:
             self._refuse_length(length)
         if length + _RECORD_HEAD > self.free_bytes():
             return None
-        # Reuse a buffer that was reserved and never committed, as a ring does.
+        # Reuse the buffer of an earlier reserve() that was never committed. A ring does so, too.
         buffer = self._reserved
         if buffer is None or len(buffer) < _RECORD_HEAD + length:
             buffer = self._reserved = bytearray(_RECORD_HEAD + length)
@@ -77,7 +77,7 @@ class PipeSender:
         assert buffer is not None, "commit without reserve"
         assert length <= len(buffer) - _RECORD_HEAD, (length, len(buffer))
         record = memoryview(buffer)[_RECORD_HEAD : _RECORD_HEAD + length]
-        # Copy a small record, because it must not keep a whole read buffer alive.
+        # Copy a record that fills less than a quarter of its buffer, because a view would keep the whole buffer alive.
         if length * 4 < len(buffer):
             record = memoryview(bytearray(record))
         else:
@@ -86,7 +86,7 @@ class PipeSender:
         self._pipe.pushed_bytes += length + _RECORD_HEAD
 
     def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
-        """Reserve room for a run of one record."""
+        """Reserve space for a run of one record, which is enough: the caller starts a new run when this one is full."""
         if self.reserve(length) is None:
             return None
         assert self._reserved is not None
@@ -108,8 +108,8 @@ class PipeSender:
         return True
 
     def publish(self) -> None:
-        # Records become visible here and not at each push, because a receiver must not see half of the records of one
-        # pass. A ring behaves the same way.
+        # Records become visible here and not at each push, because the receiver must not see only some of the records
+        # of one duty cycle. A ring behaves the same way.
         if self._unpublished:
             self._pipe.queue.extend(self._unpublished)
             self._unpublished.clear()
