@@ -307,6 +307,27 @@ def test_rule_outlives_its_handler_but_not_its_client() -> None:
             wait_until(has_no_rule, seconds=PATIENCE_SECONDS, what="the rule is gone")
 
 
+def test_rule_of_silent_connection_ends_with_its_processor() -> None:
+    """The new Handler has never heard of the connection, because it has sent no request since."""
+    with forked_broker()({"num.io.threads": 1, "num.network.threads": 1}) as faulty:
+        for is_restarted_between in (True, False):
+            faulty.faults.close("Produce", topic="orders")
+            with Client.connect(faulty.host, faulty.port) as client:
+                pids = {row["role"]: row["pid"] for row in client.operate("status")["processes"]}
+            os.kill(pids["handler"], signal.SIGKILL)
+            if is_restarted_between:
+                faulty.wait_until_idle(PATIENCE_SECONDS)
+                assert len(faulty.faults.list()) == 1
+            os.kill(pids["processor"], signal.SIGKILL)
+
+            def has_no_rule() -> bool:
+                with suppress(ClientError):  # Connections to roles that die are closed.
+                    return not faulty.faults.list()
+                return False
+
+            wait_until(has_no_rule, seconds=PATIENCE_SECONDS, what="the rule is gone")
+
+
 def test_restarted_handler_applies_the_rules() -> None:
     with forked_broker()({"num.io.threads": 2, "num.network.threads": 1}) as faulty:
         faulty.create_topic("orders", partitions=4)

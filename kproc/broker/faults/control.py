@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kproc.broker.calls.controller_calls import OwnAnswer
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.broker.calls.own_operations import (
     DISK_ACTIONS,
     AddFault,
@@ -17,6 +18,7 @@ from kproc.broker.calls.own_operations import (
     FaultRule,
     KeepFault,
     RemoveFault,
+    ShowClients,
 )
 from kproc.broker.faults.disk import used_bytes
 from kproc.broker.faults.errors import has_error_response
@@ -119,6 +121,26 @@ class FaultControl:
                 removed = True
         if removed:
             self._reload_all(lambda: None)
+
+    def release_dead(self) -> None:
+        """Remove the rules of connections that no Processor has.
+
+        If a Processor gives no list of its connections, remove none. Its end leads to another check.
+        """
+        # Read the leases first. A connection that adds a rule during the call can be missing in the lists.
+        leases = self._files.leases()
+        if not leases:
+            return
+
+        def on_reply(answer: OwnAnswer | Lost) -> None:
+            found = None if isinstance(answer, Lost) else answer.result
+            if found is None or found["silent"]:
+                return
+            alive = {int(row["internal_id"]) for row in found["clients"]}
+            if dead := set(leases.values()) - alive:
+                self.release(dead)
+
+        self._services.peers.ask_controller(OWN, OwnRequest(ShowClients()), on_reply)
 
     def _describe(self, rule_id: int, rule: FaultRule) -> dict[str, Any]:
         matches = self._files.matches(rule_id)

@@ -74,12 +74,16 @@ class RuleFiles:
 
     def leased_by(self, connection_ids: Collection[int]) -> list[int]:
         """Return the ids of the rules that end with one of these connections."""
-        holders = set(map(str, connection_ids))
-        found = []
+        return [
+            rule_id for rule_id, connection_id in self.leases().items() if connection_id in connection_ids
+        ]
+
+    def leases(self) -> dict[int, int]:
+        """Return the id of the connection with which each rule ends, by the rule's id."""
+        found = {}
         for rule_id in self.ids():
             with suppress(FileNotFoundError):
-                if (self._path / f"{rule_id}{_LEASE_SUFFIX}").read_text() in holders:
-                    found.append(rule_id)
+                found[rule_id] = int((self._path / f"{rule_id}{_LEASE_SUFFIX}").read_text())
         return found
 
     def ids(self) -> list[int]:

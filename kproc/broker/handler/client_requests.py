@@ -151,7 +151,7 @@ class ClientRequests:
         for connection_id in connection_ids:
             self.logins.discard_login(connection_id)
             close_sessions(self._services, connection_id)
-        self.faults.release(connection_ids)
+        self.faults.on_processor_death(connection_ids)
         self.moving.on_processor_death(client.requests, self._services.clock.host_ns())
 
     def switch_log(self) -> None:

@@ -81,14 +81,28 @@ class FaultSwitch:
         if self._has_directory():
             self._open_control().release(connection_ids)
 
+    def on_processor_death(self, connection_ids: Collection[int]) -> None:
+        """Remove the rules of a Processor's connections.
+
+        The Processor has introduced only connections with requests since this Handler's start. A rule can belong to
+        another one, if all Handlers were restarted, or if the connection had just migrated there.
+        """
+        self.release(connection_ids)
+        self._release_dead()
+
+    def _release_dead(self) -> None:
+        if self._has_directory():
+            self._open_control().release_dead()
+
     def _has_directory(self) -> bool:
         """Return True if a rule was ever added since the broker's start."""
         return self.is_enabled and Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir()
 
     def load(self) -> None:
-        """Read the rules that exist at the start of this Handler."""
+        """Read the rules that exist at the start of this Handler. Their connections can have ended before."""
         if self.injector is None and self._has_directory():
             self.reload()
+            self._release_dead()
 
     def reload(self) -> None:
         """Read the rules, because they have changed."""

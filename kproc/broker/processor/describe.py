@@ -52,6 +52,7 @@ def describe(connection: Connection, processor: int, now_ns: int, moved_ns: int)
     bytes_out, bytes_in = _tcp_bytes(connection.transport.sock)
     return {
         "id": connection_name(connection),
+        "internal_id": str(connection.id),  # A text, because JavaScript has no integers of 64 bits.
         "processor": processor,
         "listener": origin.listener,
         "address": address_text(origin.address),
