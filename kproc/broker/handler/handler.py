@@ -311,6 +311,7 @@ class Handler(LinkedRole):
                 or self._requests.without_room
                 or self._requests.resting
                 or self._coordinators.has_steps
+                or self._append_queue.paused
                 or any(each.has_overflow for each in self._outboxes)
                 or self.has_input()
             )
@@ -323,6 +324,7 @@ class Handler(LinkedRole):
             or self._requests.resting
             or self._requests.moving.has_holders()
             or self._coordinators.has_steps
+            or self._append_queue.paused
         )
         return super().is_drained() and is_synced and is_answered
 
@@ -351,7 +353,7 @@ class Handler(LinkedRole):
         if left_ns > 0:
             left_ms = -(-left_ns // NS_PER_MS)
             return left_ms if left_ms < self.sleep_ms_max else self.sleep_ms_max
-        if self._transfers.is_opening:
+        if self._transfers.is_opening or self._append_queue.paused:
             return 0
         requests = self._requests
         if (requests.large or requests.without_room) and requests.held.has_steps():
@@ -419,6 +421,10 @@ class Handler(LinkedRole):
             work += self._purgatory.expire()
         # Run the coordinators after all requests, because this also computes when they have work next.
         work += self._coordinators.work(now_ns)
+        if self._append_queue.paused:
+            due.press()
+            self._append_queue.resume()
+            work += 1
         # Requests that waited for a partition or a transaction's coordinator can have queued batches since the drain.
         if self._append_queue.queued:
             due.press()
@@ -437,6 +443,7 @@ class Handler(LinkedRole):
             or requests.resting
             or self._transfers.is_opening
             or self._unlinked.waiting
+            or self._append_queue.paused
         ):
             due.ns = 0
         else:
@@ -542,7 +549,9 @@ class Handler(LinkedRole):
 
     def _has_followed(self) -> bool:
         is_synced = not (self._group_commit.unsynced or self._group_commit.syncing)
-        return is_synced and not (self._append_queue.queued or self._coordinators.has_steps)
+        return is_synced and not (
+            self._append_queue.queued or self._append_queue.paused or self._coordinators.has_steps
+        )
 
     def _on_tick(self, now_ns: int) -> None:
         self._due.press()

@@ -25,6 +25,7 @@ from kproc.broker.role.partition_table import PartitionRow, PartitionTable, rele
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
+from kproc.broker.storage.inspection import InspectionBudget
 from kproc.broker.storage.log import Log
 from kproc.broker.storage.log_state import LogTraffic
 from kproc.broker.storage.segments import ColdSegments
@@ -90,6 +91,8 @@ class Partitions:
         # Each of these segments has up to 3 open files. Together they use a quarter of the descriptor limit, and at
         # most 3,000 descriptors.
         self._cold = ColdSegments(share_of_descriptors(12, most=1000))
+        # Bounds the records of produced batches that are read in one duty cycle.
+        self.inspection = InspectionBudget()
         self.since_ns = clock.now_ns()
         # Called with (partition, topic id, epoch) if a log has a higher leader epoch than the metadata. Set by the
         # Handler.
@@ -226,6 +229,7 @@ class Partitions:
         log.state.on_surprise = self.containment.caught
         log.state.traffic = self.traffic_of(key[0])
         log.state.segments.cold = self._cold
+        log.state.inspection = self.inspection
         owned = OwnedPartition(
             key,
             log,

@@ -2,22 +2,32 @@
 
 `enqueue` is the only way into it: for the requests of clients and of other Handlers, parsed or repeated, verified or
 not. `flush` makes one Log.append (one write) per partition and responds to the requests that need no sync.
+
+Batches whose records have to be read are paused when the duty cycle has read enough (storage/inspection.py). They and
+all later batches of their partition are copied to `paused`, and `resume` continues one partition in each duty cycle.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.produce.reply import respond
+from kproc.broker.produce.reply import failed, respond
+from kproc.broker.storage.inspection import InspectionPaused
 from kproc.broker.storage.validate import CLIENT, CONFIRMED
+from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.produce.reply import ProduceTarget
     from kproc.broker.request.context import Services
+
+
+# Limit of the copied batches of all partitions. It is above the largest Produce (socket.request.max.bytes).
+_PAUSED_BYTES_MAX: Final = 128 << 20
 
 
 class QueuedBatches(msgspec.Struct, gc=False):
@@ -40,12 +50,20 @@ class AppendQueue:
     work while `queued` is not empty.
     """
 
-    __slots__ = ("_services", "_waits_for_sync", "append_calls", "batches", "bytes", "on_confirmed", "queued")
+    __slots__ = (
+        "_inspection", "_paused_bytes", "_services", "_waits_for_sync", "append_calls", "batches", "bytes",
+        "on_confirmed", "paused", "queued",
+    )  # fmt: skip
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._waits_for_sync = services.config.waits_for_sync
         self.queued: dict[OwnedPartition, QueuedBatches] = {}
+        self._inspection = services.owner.partitions.inspection
+        # Copied batches by partition, in order. Those of one flush stay together, because their responses can go to
+        # one Processor in one record. `resume` takes the partitions in turn.
+        self.paused: dict[OwnedPartition, deque[QueuedBatches]] = {}
+        self._paused_bytes = 0
         # Called after an append of batches whose transaction was confirmed (verification.py).
         self.on_confirmed: Callable[[OwnedPartition], None] = lambda _: None
         self.append_calls = 0
@@ -90,11 +108,57 @@ class AppendQueue:
                 self.bytes += sum(map(len, views))
                 owned.after_append()
                 if queued.origin is CONFIRMED:
-                    self.on_confirmed(owned)
+                    self._finish_confirmed(owned)
                 respond(owned, queued.targets, results, self._waits_for_sync)
+            except InspectionPaused as paused:
+                self._pause(owned, queued, paused)
             # A FatalError, which says that the log's state is half changed, ends the role: `caught` raises it again.
             except Exception as error:  # noqa: BLE001 - contained
                 self._fail(owned, queued, error)
+
+    def _pause(self, owned: OwnedPartition, queued: QueuedBatches, paused: InspectionPaused) -> None:
+        """Respond to the batches that were appended. Copy the others, whose views end with this duty cycle."""
+        done = len(paused.results)
+        if done:
+            owned.after_append()
+            respond(owned, queued.targets[:done], paused.results, self._waits_for_sync)
+        views, targets = queued.views[done:], queued.targets[done:]
+        if self._paused_bytes > _PAUSED_BYTES_MAX:
+            for target in targets:
+                target.fail()
+            if queued.origin is CONFIRMED:
+                self._finish_confirmed(owned)
+            return
+        hidden_from = None if queued.hidden_from is None else max(0, queued.hidden_from - done)
+        copies = [view if isinstance(view.obj, bytearray) else memoryview(bytearray(view)) for view in views]
+        rest = QueuedBatches(queued.origin, copies, targets, hidden_from)
+        self.paused.setdefault(owned, deque()).append(rest)
+        self._paused_bytes += sum(map(len, copies))
+        self._inspection.paused.add(owned.log.state)
+
+    def resume(self) -> None:
+        """Append paused batches of one partition, as many as a duty cycle may read."""
+        owned = next(iter(self.paused))
+        waiting = self.paused.pop(owned)
+        first = waiting.popleft()
+        self._paused_bytes -= sum(map(len, first.views))
+        self._inspection.renew()
+        self._inspection.paused.discard(owned.log.state)
+        if self._services.owner.partitions.find(owned.key) is not owned:
+            # The partition was transferred or deleted, or its log was opened again.
+            for target in first.targets:
+                target.decide(failed(owned.key[1], ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        else:
+            self.queued = {owned: first, **self.queued}
+            self.flush()
+        if waiting:
+            self.paused.setdefault(owned, deque()).extend(waiting)
+            self._inspection.paused.add(owned.log.state)
+
+    def _finish_confirmed(self, owned: OwnedPartition) -> None:
+        """Report that the confirmed batches of a partition are appended, unless some of them are paused."""
+        if not any(each.origin is CONFIRMED for each in self.paused.get(owned, ())):
+            self.on_confirmed(owned)
 
     def _fail(self, owned: OwnedPartition, queued: QueuedBatches, error: Exception) -> None:
         """Fail the requests of one partition after an unexpected exception. The records may be in the log.

@@ -11,6 +11,7 @@ from kproc.broker.storage import checkpoints
 from kproc.broker.storage.format import NO_OFFSET, AbortedTransaction
 from kproc.broker.storage.fs import Shortage, StorageFailure
 from kproc.broker.storage.index import CLOSED
+from kproc.broker.storage.inspection import InspectionPaused
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_roll import AppendLimits, find_limits
 from kproc.broker.storage.log_state import LogState
@@ -113,7 +114,8 @@ class LogAppender:
         be compressed again is replaced in the list. A rejected batch does not stop the others. The batch at index
         `hidden_from` and all later ones stay hidden until a sync has confirmed them.
 
-        A failed write gives KAFKA_STORAGE_ERROR. Raises FatalError if the state may not match the file any more.
+        A failed write gives KAFKA_STORAGE_ERROR. Raises FatalError if the state may not match the file any more, and
+        InspectionPaused with the first results if the records of the next batch must be read in a later duty cycle.
         """
         if hidden_from is not None:
             return self._append_hidden(batches, origin, hidden_from)
@@ -135,6 +137,9 @@ class LogAppender:
             reason = str(failure)
         except FatalError:
             raise
+        except InspectionPaused as paused:
+            paused.results = results
+            raise
         except Exception as error:
             # End the role, because producers, indexes and end offset may not match the file any more. Only a recovery
             # by the successor can repair that.
@@ -150,15 +155,24 @@ class LogAppender:
         # Hide everything from here on before the write. Otherwise _commit() would move the high watermark over the new
         # records.
         state.hide(state.end_offset, INT64_MAX)
-        results = self.append(batches, origin)
+        try:
+            results = self.append(batches, origin)
+        except InspectionPaused as paused:
+            self._hide_appended(paused.results[hidden_from:])
+            raise
+        self._hide_appended(results[hidden_from:])
+        return results
+
+    def _hide_appended(self, results: _Results) -> None:
+        """Hide the records from the first batch of `results` on that was stored, and nothing else of this append."""
+        state = self._state
         state.unconfirmed.pop()
-        for result in results[hidden_from:]:
+        for result in results:
             # A rejected batch and a duplicate have stored nothing that must be hidden.
             if not result.error_code and not result.is_duplicate:
                 state.unconfirmed.append((result.base_offset, state.end_offset))
                 break
         state.confirm(state.recovery_point)
-        return results
 
     def append_marker(
         self,
@@ -197,11 +211,8 @@ class LogAppender:
         return result
 
     def _plan(self, batches: list[memoryview], origin: str, now_ms: int, results: _Results) -> AppendRun:
-        """Check the batches that have no result yet, stamp their offsets, and add their results.
-
-        Stop before a batch that needs a new segment. This is the hottest loop of the broker. It calls no Python
-        function for a plain batch with one record.
-        """
+        """Check the next batches, stamp their offsets, add their results. Stop before one that needs a new segment."""
+        # This is the hottest loop of the broker. It calls no Python function for a plain batch with one record.
         state = self._state
         segment, start = state.active, len(results)
         limits = state.limits or self._prepare(now_ms)
@@ -255,6 +266,10 @@ class LogAppender:
                         run.is_segment_full = True
                         break
                 known = self._stored(header, origin) if pid >= 0 else None
+            except InspectionPaused:
+                if len(results) == start:
+                    raise
+                break  # Write the run first. The next one begins with this batch and is paused at once.
             except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
                 known = self._refusal_of(error)
             if known is not None:
@@ -360,7 +375,11 @@ class LogAppender:
         Raises KafkaError if it is rejected. After a roll this is called again with the batch that the first call
         returned.
         """
-        view, header = examine(view, self._state.config, origin=origin, now_ms=now_ms)
+        state = self._state
+        inspection = state.inspection
+        if inspection is not None and state.config.looks_inside and origin is not COORDINATOR:
+            inspection.check(state)
+        view, header = examine(view, state.config, origin=origin, now_ms=now_ms, inspection=inspection)
         marker = read_marker(view, header.attributes)
         if origin is COORDINATOR and header.producer_id >= 0:
             self._producers.check_epoch(

@@ -26,6 +26,7 @@ from kproc.common.clock import Clock
 from kproc.common.errors import FatalError
 
 if TYPE_CHECKING:
+    from kproc.broker.storage.inspection import InspectionBudget
     from kproc.broker.storage.log_roll import AppendLimits
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,9 @@ class LogState:
 
     __slots__ = (
         "active", "can_reopen", "clock", "config", "directory", "end_offset", "epochs", "fs", "high_watermark",
-        "is_start_synced", "is_torn", "leader_epoch", "limits", "offline_reason", "on_surprise", "partition",
-        "producers", "recovery_point", "segments", "snapshots", "start_offset", "tail", "topic", "topic_id", "traffic",
-        "unconfirmed", "undecided", "unsynced",
+        "inspection", "is_start_synced", "is_torn", "leader_epoch", "limits", "offline_reason", "on_surprise",
+        "partition", "producers", "recovery_point", "segments", "snapshots", "start_offset", "tail", "topic",
+        "topic_id", "traffic", "unconfirmed", "undecided", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,8 @@ class LogState:
     ) -> None:
         # Called if the check of a batch fails with an unexpected exception. The Handler counts these.
         self.on_surprise: Callable[[str, Exception], None] = _log_surprise
+        # Bounds the records that are read in a duty cycle. Set by the Handler that opened the log; None: no bound.
+        self.inspection: InspectionBudget | None = None
         # Counts this log only, until the Handler that opened it sets its topic's counters.
         self.traffic = LogTraffic()
         self.directory, self.topic, self.topic_id, self.partition = identity

@@ -8,7 +8,7 @@ records' lengths are checked (record_check.py).
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from kproc.broker.storage.log_config import LogConfig
 from kproc.common.errors import ErrorCode, KafkaError
@@ -26,6 +26,9 @@ from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_ma
 from kproc.wire.record_check import RecordConditions, check_record_sizes, scan_records
 from kproc.wire.records import walk_records
 
+if TYPE_CHECKING:
+    from kproc.broker.storage.inspection import InspectionBudget
+
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
     "gzip": Compression.GZIP,
@@ -35,9 +38,10 @@ _CODECS: Final = {
 }
 
 
-# Limit of the records in one batch. A record has at least seven bytes, and almost none compressed: 120 kB of zstd can
-# hold 19 million records, which take the Handler 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch.
-RECORDS_INSIDE_MAX: Final = 200_000
+# Limit of the records in one batch, which is read in one step of 25 ms. A record has at least seven bytes, and almost
+# none compressed: 120 kB of zstd can hold 19 million records, which take the Handler 10 s. A producer that gets
+# MESSAGE_TOO_LARGE splits its batch.
+RECORDS_INSIDE_MAX: Final = 25_000
 # Limit of a batch's decompressed size, as a multiple of max.message.bytes. Decompressing 32 MiB takes 50 ms.
 _INFLATED_BATCHES: Final = 32
 # Limit of bad records in an error. The client knows that the whole batch is rejected.
@@ -59,12 +63,22 @@ def reject_misdated(view: memoryview, header: BatchHeader, config: LogConfig, no
 
 
 def validate_inside(
-    view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
+    view: memoryview,
+    header: BatchHeader,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    inspection: InspectionBudget | None = None,
 ) -> tuple[memoryview, BatchHeader]:
-    """Return the batch to store, and its header. Raise KafkaError if this log rejects one of its records."""
+    """Return the batch to store, and its header. Raise KafkaError if this log rejects one of its records.
+
+    `inspection` counts what was read.
+    """
     if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
         reject_misdated(view, header, config, now_ms)
     raw = _inflate(view, header, config)
+    if inspection is not None:
+        inspection.spend(header.record_count, len(raw))
     if header.codec != Compression.NONE:
         check_record_sizes(raw, header.record_count, config.max_decompressed_message_bytes)
     largest = scan_records(raw, header.record_count, _expected(header, config, now_ms))

@@ -7,7 +7,7 @@ every batch that is wrong.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.records_inside import reject_misdated, validate_inside
@@ -31,6 +31,9 @@ from kproc.wire.record_batch import (
 )
 from kproc.wire.record_check import check_small
 
+if TYPE_CHECKING:
+    from kproc.broker.storage.inspection import InspectionBudget
+
 CLIENT: Final = "client"
 # Also a client's batch, of a request with a transactional id.
 TRANSACTION: Final = "transaction"
@@ -40,7 +43,7 @@ COORDINATOR: Final = "coordinator"
 
 
 def examine(
-    view: memoryview, config: LogConfig, *, origin: str, now_ms: int
+    view: memoryview, config: LogConfig, *, origin: str, now_ms: int, inspection: InspectionBudget | None = None
 ) -> tuple[memoryview, BatchHeader]:
     """Validate a batch. Return (the batch to store, its header). Raises KafkaError with Kafka's code if it is rejected.
 
@@ -67,7 +70,7 @@ def examine(
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
         if config.looks_inside:
-            view, header = validate_inside(view, header, config, now_ms=now_ms)
+            view, header = validate_inside(view, header, config, now_ms=now_ms, inspection=inspection)
             # Check the size again, because another codec may have made the batch larger.
             _check_size(view, config)
         else:
