@@ -358,6 +358,9 @@ class Partitions:
         for owned in self._open.values():
             if unlinked < _UNLINKED_TOGETHER:
                 unlinked += bool(owned.log.retention.unlink_due(now_ms))
+            if owned.log.retention.rest_below and not owned.log.state.is_offline:
+                owned.log.retention.delete_rest()
+                owned.publish()
             log, offline_reason = owned.log, owned.log.state.offline_reason
             if log.state.producers.first_open_offset is not None:
                 hanging |= self._hanging_of(owned, now_ms)

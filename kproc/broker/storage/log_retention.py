@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from kproc.broker.storage.fs import Shortage, StorageFailure
 from kproc.broker.storage.log_start import write_start
@@ -12,14 +13,20 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
+# Segments that one call deletes. Renaming the files of one takes 0.1 ms, and a producer can roll a log with each batch.
+# `delete_rest` deletes the others, so that clients do not wait for all of them.
+DELETED_TOGETHER: Final = 100
+
 
 class LogRetention:
     """The part of a Log that deletes its oldest segments."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_state", "rest_below")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
+        # Segments that end at or before this offset are to be deleted by `delete_rest`. 0: none.
+        self.rest_below = 0
 
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentInfo]]:
         """Return (reason, segments to delete, oldest first).
@@ -32,19 +39,22 @@ class LogRetention:
         return reason, segments[:count]
 
     def enforce_retention(self, now_ms: int) -> int:
-        """Delete the segments that retention_victims() returns, and return their number."""
+        """Delete the segments that retention_victims() returns, oldest first, and return the number of deleted ones."""
         reason, doomed = self.retention_victims(now_ms)
         return self.delete_segments_before(doomed[-1].next_offset, reason) if doomed else 0
 
     def delete_segments_before(self, offset: int, reason: str) -> int:
-        """Delete the segments that end at or before both `offset` and the high watermark. Return how many.
+        """Delete the oldest segments that end at or before both `offset` and the high watermark. Return how many.
 
-        The files are renamed to .deleted now. unlink_due() unlinks them after file.delete.delay.ms, so that a
-        Processor that sends from them can finish.
+        If there are more than DELETED_TOGETHER, `delete_rest` deletes the others. Files are renamed to .deleted now.
+        unlink_due() unlinks them after file.delete.delay.ms, so that a Processor that sends from them can finish.
         """
         state = self._state
         now_ms = state.clock.wall_ms()
-        count = below_start(state.segment_info(), start_offset=min(offset, state.high_watermark))
+        limit = min(offset, state.high_watermark)
+        count = below_start(state.oldest_segments(DELETED_TOGETHER + 1), start_offset=limit)
+        self.rest_below = limit if count > DELETED_TOGETHER else 0
+        count = min(count, DELETED_TOGETHER)
         if not count:
             return 0
         with state.done_or_offline("a deletion of segments"):
@@ -68,8 +78,12 @@ class LogRetention:
         )  # fmt: skip
         return len(gone)
 
+    def delete_rest(self) -> None:
+        """Delete some of the segments that an earlier call has left. Called once a second."""
+        self.delete_segments_before(self.rest_below, "rest of a deletion")
+
     def unlink_due(self, now_ms: int) -> int:
-        """Unlink deleted segments' files that have waited file.delete.delay.ms; return how many.
+        """Unlink some of the deleted segments' files that have waited file.delete.delay.ms; return how many.
 
         Sync the log's start first: see log_start.py. If that fails, the files stay, and the next call tries again.
         """

@@ -162,6 +162,10 @@ class LogState:
         """Return base, next offset, size in bytes and largest timestamp of each segment, oldest first."""
         return self.segments.info(self.end_offset)
 
+    def oldest_segments(self, count: int) -> list[SegmentInfo]:
+        """Return the info of the `count` oldest segments."""
+        return self.segments.info(self.end_offset, count)
+
     def sizes(self) -> tuple[int, int]:
         """Return (`size_bytes`, `segment_count`) in one call, for callers that visit thousands of logs."""
         return self.segments.size_bytes(), len(self.segments)

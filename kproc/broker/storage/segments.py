@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Sealed segments of a log that keep their descriptors open, unless its Handler sets a budget for all of its logs.
 COLD_OPEN_MAX: Final = 2
+# Files of one log that one call unlinks, in about 2 ms.
+UNLINKED_FILES_MAX: Final = 100
 
 
 class ColdSegments:
@@ -129,13 +131,13 @@ class SegmentList:
             self.cold.add(segment)
         return segment
 
-    def info(self, end_offset: int) -> list[SegmentInfo]:
-        """Return the info of the segments, for retention."""
+    def info(self, end_offset: int, count: int | None = None) -> list[SegmentInfo]:
+        """Return the info of the segments, or of the `count` oldest ones, for retention."""
         # Offsets have no gaps between segments, so each ends where the next one begins.
         nexts = [*self._bases[1:], end_offset]
         return [
             SegmentInfo(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
-            for segment, following in zip(self._segments, nexts, strict=True)
+            for segment, following in zip(self._segments[:count], nexts[:count], strict=True)
         ]
 
     def size_bytes(self) -> int:
@@ -197,9 +199,9 @@ class SegmentList:
         self.cold.discard(segment)
 
     def unlink_due(self, now_ms: int) -> int:
-        """Unlink the files that are due, and return their number."""
+        """Unlink files that are due, at most UNLINKED_FILES_MAX, and return their number."""
         count = 0
-        while self._doomed and self._doomed[0].due_ms <= now_ms:
+        while count < UNLINKED_FILES_MAX and self._doomed and self._doomed[0].due_ms <= now_ms:
             try:
                 self._fs.unlink(self._doomed[0].path)
             except StorageFailure as failure:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.storage import log_retention, segments
 from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.broker.storage.log import LogConfig, TrustedEnd
 from kproc.common.errors import ErrorCode, FatalError, KafkaError
@@ -41,6 +42,27 @@ def test_old_segments_are_renamed_now_and_unlinked_later(rig: LogRig) -> None:
     with pytest.raises(KafkaError):
         log.read(1, 100)
     assert [offset for offset, _ in read_all(log)] == [2, 3]
+    log.close()
+
+
+def test_many_segments_are_deleted_in_several_calls(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer can roll a log with each batch, and clients must not wait for thousands of renames."""
+    monkeypatch.setattr(log_retention, "DELETED_TOGETHER", 3)
+    monkeypatch.setattr(segments, "UNLINKED_FILES_MAX", 4)
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(8)])
+    state, retention = log.state, log.retention
+    assert retention.advance_start(7) == 7
+    assert (state.start_offset, state.segment_count, retention.rest_below) == (7, 5, 7)
+    with pytest.raises(KafkaError):
+        log.read(6, 100)
+    retention.delete_rest()
+    assert (state.segment_count, retention.rest_below) == (2, 7)
+    retention.delete_rest()
+    assert (state.start_offset, state.segment_count, retention.rest_below) == (7, 1, 0)
+    deleted = [name for name in rig.files if name.endswith(".deleted")]
+    assert retention.unlink_due(NOW_MS + 500) == 4
+    assert len([name for name in rig.files if name.endswith(".deleted")]) == len(deleted) - 4
     log.close()
 
 
