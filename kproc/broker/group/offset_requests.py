@@ -7,7 +7,7 @@ Whether a member may commit or fetch is decided by its group, by the rules of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.rules import Code, KeyAndValue, OnCode, Timing, Write, write_error
 from kproc.broker.group.classic.group import ClassicGroup
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
     from kproc.broker.group.classic_groups import ClassicGroups
     from kproc.broker.group.coordinator import Group
+
+# Offsets of one producer's open transaction. Its end commits them in one step, in 2 us each.
+PENDING_OFFSETS_MAX: Final = 20_000
 
 
 class OffsetRequests:
@@ -70,6 +73,11 @@ class OffsetRequests:
     def _commit_refusal(self, request: CommitRequest) -> Code:
         if request.group_id in self._deleting:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        producer = request.producer
+        if producer is not None:
+            pending = self._offsets.pending.count_of(producer.producer_id)
+            if pending + len(request.offsets) > PENDING_OFFSETS_MAX:
+                return ErrorCode.POLICY_VIOLATION
         group = self._groups.get(request.group_id)
         if group is not None:
             return group.commit_refusal(request, self._timing.now_ms())

@@ -26,6 +26,10 @@ class PendingOffsets:
         partitions = self._producers.setdefault(key.group_id, {})
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
+    def count_of(self, producer_id: int) -> int:
+        """Return the number of offsets in a producer's open transaction."""
+        return len(self._by_producer.get(producer_id, ()))
+
     def remove(self, key: OffsetKey) -> None:
         """Remove an offset from all open transactions, because a tombstone was appended."""
         # Copy the set, because the loop removes producers from it.

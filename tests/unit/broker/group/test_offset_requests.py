@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.coordinator.rules import Producer
+from kproc.broker.group import offset_requests
 from kproc.broker.group.messages import CommitRequest
 from kproc.common.errors import ErrorCode
 from tests.support.group_coordinator_rig import Rig
@@ -52,3 +54,15 @@ def test_commit_with_no_valid_offset_makes_group_until_sweep(rig: Rig) -> None:
     assert (codes, rig.states()) == ([0], {"g": "Empty"})
     rig.sweep()
     assert rig.states() == {}
+
+
+def test_commits_of_a_transaction_beyond_the_limit_are_rejected(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a transaction commits all of its offsets in one step."""
+    monkeypatch.setattr(offset_requests, "PENDING_OFFSETS_MAX", 1)
+    producer = Producer(7, 0)
+    assert not rig.commit(5, producer=producer)
+    rig.log.flush()
+    assert rig.commit(6, topic="u", producer=producer) == [ErrorCode.POLICY_VIOLATION]
+    assert not rig.commit(7, topic="u")

@@ -237,6 +237,14 @@ def test_partitions_are_added_once() -> None:
     assert (more.partitions, more.started_ms, more.epoch) == ({P0, P1}, 2, 3)
 
 
+def test_add_beyond_the_limit_of_partitions_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each add writes all partitions, so that their number decides how long others wait."""
+    monkeypatch.setattr(rules, "PARTITIONS_MAX", 1)
+    request = AddRequest(ID, 3, (P1,), 0)
+    assert rules.add(transaction(State.ONGOING), request, NOW) == ErrorCode.POLICY_VIOLATION
+    assert isinstance(rules.add(transaction(), request, NOW), Transaction)
+
+
 def test_add_is_rejected_by_id_then_epoch_then_state() -> None:
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     for state in STORED:
