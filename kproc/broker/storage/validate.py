@@ -43,7 +43,12 @@ COORDINATOR: Final = "coordinator"
 
 
 def examine(
-    view: memoryview, config: LogConfig, *, origin: str, now_ms: int, inspection: InspectionBudget | None = None
+    view: memoryview,
+    config: LogConfig,
+    *,
+    origin: str,
+    now_ms: int,
+    inspection: InspectionBudget | None = None,
 ) -> tuple[memoryview, BatchHeader]:
     """Validate a batch. Return (the batch to store, its header). Raises KafkaError with Kafka's code if it is rejected.
 
