@@ -21,6 +21,7 @@ COUNTS = {
     "CurrentAssignmentBuilderTest": 21,
     "GroupMetadataManagerTest": 41,
     "GroupMetadataManagerTest: consumer groups, states and timeouts": 19,
+    "GroupMetadataManagerClassicGroupTest": 130,
     "GroupMetadataManagerConsumerGroupTest: conversions, expressions and replay": 83,
     "GroupCoordinatorShardCompactionReplayTest": 5,
     "ConsumerGroupTest": 36,
