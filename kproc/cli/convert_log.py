@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,17 +43,10 @@ def convert_log(
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
     """Hold the lock of a data directory if it has one, because a running broker would write into the old files."""
-    from kproc.broker.supervisor.data_directory import LOCK_FILE
+    from kproc.broker.supervisor.directory_lock import DirectoryInUse, locked_directory
 
     try:
-        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # Files that were copied out of a data directory.
-        yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
+        with locked_directory(data):
+            yield
+    except DirectoryInUse as error:
         raise Failure(f"{data} is in use by a broker: stop it first") from error
-    finally:
-        os.close(lock)

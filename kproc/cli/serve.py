@@ -338,7 +338,7 @@ def _warnings_about_data(path: Path) -> list[str]:
     That user can replace records, and by links have the broker write other files. It is no error: a container that runs
     as root often has a directory of a user of the host.
     """
-    from kproc.broker.supervisor.data_directory import LOCK_FILE
+    from kproc.broker.supervisor.directory_lock import LOCK_FILE
 
     found = [each.lstat() for each in (path.resolve(), path / LOCK_FILE) if os.path.lexists(each)]
     others = sorted({each.st_uid for each in found} - {0, os.geteuid()})

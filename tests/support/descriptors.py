@@ -15,7 +15,7 @@ CHILDREN = ACCEPTORS + PROCESSORS + HANDLERS + 2  # and the controller and the c
 EVENTFD, EPOLL, PIDFD, SOCKET = "eventfd", "epoll", "pidfd", "socket"
 STACKS = "memfd stacks"
 SLAB, TABLE, ARENA, LINK = "memfd slab", "memfd table", "memfd arena", "memfd link"
-LOCK, METADATA, SEGMENT = "lock", "metadata log", "segment file"
+LOCK, METADATA, SEGMENT, DATA = "lock", "metadata log", "segment file", "data directory"
 _MEMFDS = {"1": LINK, "2": ARENA, "3": SLAB, "4": TABLE}
 
 # Own eventfd and epoll, the control socket, the mapping of the slab, what its stacks would be written to.
@@ -41,6 +41,7 @@ WANTED: dict[str, Counter[str]] = {
     "supervisor": Counter(
         {
             LOCK: 1,
+            DATA: 1,
             SLAB: 1,
             STACKS: 1,
             TABLE: 1,
@@ -76,6 +77,8 @@ def kind_of(target: str) -> str:
             return kind
     if target.endswith("/.lock"):
         return LOCK
+    if (Path(target) / ".lock").exists():
+        return DATA
     if "/__cluster_metadata-0/" in target:
         return METADATA
     return SEGMENT if Path(target).suffix in (".log", ".index", ".timeindex") else target

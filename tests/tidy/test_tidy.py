@@ -141,7 +141,7 @@ BANNED_CALLS = {"time.sleep", "time.time", "print", "os.environ", "os.getenv", "
 UNBANNED_FOLDER = "kproc/cli/"
 # (file, call) -> why it is right there.
 BANNED_CALL_EXCEPTIONS = {
-    ("kproc/broker/supervisor/data_directory.py", "time.sleep"): "a start waits for the lock before any role exists",
+    ("kproc/broker/supervisor/directory_lock.py", "time.sleep"): "a start waits for the lock before any role exists",
     ("kproc/spark/access.py", "os.environ"): "a client's file may name a variable that holds a secret",
     ("kproc/spark/user_errors.py", "os.environ"): "a switch that Spark reads in the environment of its worker",
 }

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import base64
-import errno
-import fcntl
 import logging
-import os
 import shutil
-import time
 import uuid
 from pathlib import Path
 from typing import Final
@@ -18,23 +14,18 @@ from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
 from kproc.broker.storage.format import FAULTS_DIRECTORY, METADATA_DIRECTORY
-from kproc.broker.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
+from kproc.broker.storage.fs import Fs, OsFs, StorageFailure
 from kproc.broker.storage.offset_checkpoints import check_readable
+from kproc.broker.supervisor.directory_lock import DirectoryInUse, DirectoryLock
 from kproc.broker.supervisor.snapshots import complete_restore
 from kproc.common.errors import Corrupt, FatalError
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE: Final = ".lock"  # Kafka's name.
 # Mode of a directory that kproc creates. A directory that exists already keeps its mode.
 _MODE: Final = 0o700
 # Apache Kafka's Raft state, which stands beside its metadata log. kproc writes no such file.
 _QUORUM_STATE: Final = "quorum-state"
-
-_LOCKED: Final = (errno.EAGAIN, errno.EACCES)
-# Longest wait for a lock that the processes of a killed broker still hold.
-_LOCK_WAIT_NS: Final = 1_000_000_000
-_LOCK_RETRY_SECONDS: Final = 0.02
 
 
 def make_fs(config: Config) -> Fs:
@@ -47,11 +38,7 @@ def make_fs(config: Config) -> Fs:
 
 
 class DataDirectory:
-    """An open, locked data directory.
-
-    Every role that writes files inherits `lock_fd`, so that the directory stays locked while any of them lives. An
-    flock makes that possible, because it belongs to the open file. A POSIX lock belongs to one process.
-    """
+    """An open, locked data directory."""
 
     def __init__(self, config: Config, fs: Fs | None = None) -> None:
         self._fs = fs or make_fs(config)
@@ -62,19 +49,12 @@ class DataDirectory:
             raise FatalError(f"log.dirs: the name of {str(self.path)!r} is not UTF-8") from error
         try:
             self.path.mkdir(_MODE, parents=True, exist_ok=True)
-            self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            self._lock = DirectoryLock(self.path)
+        except DirectoryInUse:
+            raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         except OSError as error:
             reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {reason}") from error
-        # The kernel releases an flock when the last descriptor of the open file is closed, so a broker that was killed
-        # leaves no lock behind, as a file with its pid would.
-        try:
-            _lock(self.lock_fd)
-        except OSError as error:
-            os.close(self.lock_fd)
-            if error.errno not in _LOCKED:
-                raise FatalError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
-            raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         # Fault rules end with the broker. A broker that was killed leaves them.
         shutil.rmtree(self.path / FAULTS_DIRECTORY, ignore_errors=True)
         try:
@@ -163,28 +143,14 @@ class DataDirectory:
         except StorageFailure as error:
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
+    @property
+    def lock_fd(self) -> int:
+        """The descriptor that keeps the directory locked in every process that inherits it."""
+        return self._lock.lock_fd
+
     def close(self) -> None:
         """Unlock the directory, unless a child still has the lock's descriptor."""
-        os.close(self.lock_fd)
-
-
-def _lock(fd: int) -> None:
-    """Lock the file, or raise OSError: one of _LOCKED if another process has kept the lock for the whole wait.
-
-    A broker that was killed with SIGKILL keeps the lock until the kernel has ended its last role. On a busy host that
-    is after the supervisor is gone and its user has started the next broker. A second broker beside a healthy one is an
-    error, so the wait is short.
-    """
-    give_up_ns = time.monotonic_ns() + _LOCK_WAIT_NS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in _LOCKED or time.monotonic_ns() > give_up_ns:
-                raise
-        else:
-            return
-        time.sleep(_LOCK_RETRY_SECONDS)  # noqa: TID251 - no descriptor reports an unlock
+        self._lock.release()
 
 
 def _random_id() -> str:

@@ -9,9 +9,7 @@ first.
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -48,7 +46,8 @@ from kproc.broker.storage.offset_checkpoints import discard_offsets
 from kproc.broker.storage.offset_gaps import fill_offset_gaps
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.storage.set_aside import rename_for_deletion
-from kproc.broker.supervisor.data_directory import LOCK_FILE, DataDirectory
+from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.directory_lock import DirectoryInUse, locked_directory
 from kproc.common.clock import SystemClock
 from kproc.common.errors import Corrupt, FatalError
 
@@ -188,21 +187,12 @@ def _sources(fs: Fs, path: Path) -> list[_ImportSource]:
 
 @contextmanager
 def _unused(data: Path) -> Iterator[None]:
-    """Hold the locks with which Kafka and kproc lock a data directory. Raise FatalError if a broker has them."""
+    """Hold the locks of a source's data directory. Raise FatalError if a broker has them."""
     try:
-        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # The files were copied out of a data directory.
-        yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Kafka's FileChannel.tryLock takes a POSIX lock, kproc an flock.
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
+        with locked_directory(data):
+            yield
+    except DirectoryInUse as error:
         raise FatalError(f"{data} is in use by a broker: stop it first") from error
-    finally:
-        os.close(lock)
 
 
 def _create_internal_topics(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.supervisor.broker_process import VerifiedBroker
-from kproc.broker.supervisor.data_directory import LOCK_FILE
+from kproc.broker.supervisor.directory_lock import LOCK_FILE
 from kproc.cli import doctor
 from kproc.cli.failure import Failure
 
