@@ -1,7 +1,7 @@
-"""DelayedFetch: reads partitions of this Handler for a Fetch, and waits until there is more.
+"""DelayedFetch: reads partitions of this Handler for a Fetch, and waits until there are enough records.
 
-A client's Fetch has one at its home (fetch.py). It has another one at each Handler that owns further partitions of the
-request (fetch_owners.py).
+A client's Fetch has one DelayedFetch at its home, the Handler of its connection (fetch.py), and one at each Handler
+that owns further partitions of the request (fetch_owners.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class FetchPart(msgspec.Struct, array_like=True):
     """One partition of a Fetch: its topic, and the offset and limits that the client requests."""
 
     topic: str
-    # The id tells a topic from one that is created later under the same name.
+    # The id distinguishes the topic from one that is created later under the same name.
     topic_id: bytes
     wanted: FetchPartition
 
 
 class DelayedFetch(DelayedOperation):
-    """The reads of one Fetch at one Handler, and the wait until there is more.
+    """The reads of one Fetch at one Handler, and the wait until there are enough records.
 
     It completes when a read has an error, when the reads have `bytes_min` bytes, when a partition has another owner, or
     at the deadline. Without `may_wait` it also completes as soon as every log is open: the read of a log that is still
@@ -70,7 +70,7 @@ class DelayedFetch(DelayedOperation):
         self.is_expired = False
 
     def wait(self, *keys: Hashable) -> None:
-        """Complete now if there is enough. Otherwise park until an event at one of the partitions or at `keys`."""
+        """Complete now if the Fetch can complete. Otherwise park it until an event at its partitions or at `keys`."""
         purgatory = self._services.owner.purgatory
         if self.try_complete():
             purgatory.finished(self)
@@ -78,20 +78,20 @@ class DelayedFetch(DelayedOperation):
             purgatory.watch(self, [*((part.topic, part.wanted.index) for part in self.parts), *keys])
 
     def try_complete(self) -> bool:
-        """Read again, and complete if there is enough."""
+        """Read the partitions again, and complete if there are enough records or an error."""
         return self._read() and self.complete()
 
     def on_complete(self) -> None:
         self._on_done(self)
 
     def on_expire(self) -> None:
-        """Complete with what there is, at the deadline or because the Handler stops."""
+        """Complete with the records that there are, at the deadline or because the Handler stops."""
         self._read()
         self.is_expired = True
         self.complete()
 
     def _read(self) -> bool:
-        """Read the partitions in order, and return True if there is enough.
+        """Read the partitions in order, and return True if the Fetch can complete.
 
         The first partition with records may exceed every limit by its first batch.
         """
@@ -103,7 +103,8 @@ class DelayedFetch(DelayedOperation):
         for part in self.parts:
             topic, wanted = topics.get(part.topic_id), part.wanted
             if topic is None or (partition := topic.partitions[wanted.index]).owner != me:
-                # Keep the former reads. Their files do not change with the owner.
+                # The partition has another owner now. Keep the results of the reads before, because their file ranges
+                # stay valid under the new owner.
                 self.has_moved = True
                 return True
             read = read_partition(

@@ -50,7 +50,7 @@ _NOT_READ: Final = (
 
 @api(ApiKey.FETCH, versions=(4, 18))
 def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
-    """Respond at once if min.bytes are available or nothing can be waited for. Otherwise park the request."""
+    """Respond at once if min.bytes are available, a partition has an error, or max.wait.ms is 0. Otherwise park it."""
     services = context.services
     cache = services.owner.session_cache
     now_ns = services.clock.now_ns()
@@ -85,7 +85,8 @@ class ClientFetch:
 
     Case A: it has no partitions, it may not wait, or a partition that the client may read has an error: respond now.
     Case B: min.bytes are available: respond now.
-    Case C: otherwise wait for an append here, more records at another owner, the deadline, or the client's disconnect.
+    Case C: otherwise wait for an append to this Handler's partitions, for more records at another owner, for the
+    deadline, or for the client's disconnect.
     Case D: there are no records, and a log is still being opened or transferred from another Handler: wait for the log,
     even beyond max.wait.ms. Kafka opens logs before clients can see their topic, so its clients never meet this.
 
@@ -136,7 +137,7 @@ class ClientFetch:
     # -- reading and waiting -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the owner of each partition, read our own, and call the other owners."""
+        """Find the owner of each partition, read those of this Handler, and call the other owners."""
         services = self._context.services
         self.bytes_max = self._find_bytes_max()
         self.reads = {at: failed_read(ErrorCode.TOPIC_AUTHORIZATION_FAILED) for at in self.denied}
@@ -167,9 +168,9 @@ class ClientFetch:
             others.read_all()
 
     def resume(self, local: DelayedFetch) -> None:
-        """Take over a request for one partition of ours that the fast path has parked and that now gets another result.
+        """Continue a one-partition request that the fast path has parked and whose response it cannot encode.
 
-        Replaces `start`.
+        Called instead of `start`.
         """
         self.bytes_max = self._find_bytes_max()
         self._positions = [0]
@@ -188,26 +189,26 @@ class ClientFetch:
         )
 
     def restart(self) -> None:
-        """Start again with the present owners, because an owner has changed."""
+        """Route and read all partitions again, because an owner has changed or a log was not open at the deadline."""
         if not self._is_done:
             self._stop_waiting()
             self.start()
 
     def decide(self) -> None:
-        """Respond or park, now that every other owner has replied."""
+        """Respond to the request or park it. Called when every other owner has replied."""
         if self._is_done:
             return
         request, local = self._request, self._local
         count, has_error, has_logs = 0, len(self.denied) == len(self._targets), True
         for at, read in self.reads.items():
             if read.error:
-                # As in Kafka, a partition that the client may not read does not end the wait for the others.
+                # As in Kafka, a partition that the client may not read does not end the wait for the other partitions.
                 has_error = has_error or at not in self.denied
             else:
                 count += read.bytes
                 has_logs = has_logs and read.end >= 0
         is_enough = has_error or (count > 0 and count >= request.min_bytes)
-        # The bytes of the other owners count, so our own partitions need only the rest.
+        # The bytes that other owners have read count for min.bytes, so this Handler's partitions need only the rest.
         local.bytes_min = 0 if is_enough else max(1, request.min_bytes - count)
         local.may_wait = not has_logs or (
             request.max_wait_ms > 0
@@ -236,7 +237,7 @@ class ClientFetch:
             others.cancel()
 
     def _on_local(self, local: DelayedFetch) -> None:
-        """Respond, unless an owner has changed, or a log that was not open at the deadline may still open."""
+        """Respond. Read again instead if an owner has changed, or if a log that was not open may still open in time."""
         if not local.is_expired:
             if local.has_moved:
                 self.restart()
@@ -268,7 +269,7 @@ class ClientFetch:
     # -- the response ------------------------------------------------------------------------------------------
 
     def _count_fetched(self, target: FetchTarget, count: int) -> None:
-        """Count `count` bytes of records in the metrics of a topic, which go by its name and not by its id."""
+        """Add `count` bytes of records to the traffic metrics of a topic, which are kept by topic name, not by id."""
         services = self._context.services
         topic = target.topic(services.image)
         if topic is not None:
@@ -278,7 +279,8 @@ class ClientFetch:
 
     def _respond(self) -> None:
         """Encode the response from the reads of all owners, and send it."""
-        # The loop is inline, because a Fetch of a large consumer has a thousand partitions, and most have no news.
+        # The loop calls no function for a partition without new records, because a large consumer's Fetch has a
+        # thousand of them.
         context = self._context
         for at, read in zip(self._positions, self._local.reads, strict=True):
             self.reads[at] = read
@@ -296,7 +298,8 @@ class ClientFetch:
             if read.end < 0 and not read.error:
                 read = failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if read.bytes and has_data and read.bytes > budget:
-                # Each owner had the whole budget, so the sum can exceed it. Leave the rest to the next Fetch.
+                # Each owner could read up to the whole byte limit of the Fetch, so the sum can exceed it. The client
+                # gets these records by its next Fetch.
                 read = PartitionRead(0, read.start, read.end, read.stable, [], 0)
             budget -= read.bytes
             has_data = has_data or read.bytes > 0
@@ -304,8 +307,8 @@ class ClientFetch:
                 self._count_fetched(target, read.bytes)
             offsets = (-1, -1, -1) if read.error else (read.start, read.end, read.stable)
             is_news = read.error or read.bytes or offsets != target.last_offsets
-            # KIP-227: an incremental response leaves out partitions without news. A consumer of 1,000 quiet partitions
-            # gets a few bytes.
+            # KIP-227: an incremental response leaves out partitions without records, errors or changed offsets, so that
+            # the response for 1,000 idle partitions is a few bytes long.
             if self._is_incremental and not is_news:
                 continue
             if session is not None:
@@ -315,8 +318,8 @@ class ClientFetch:
             if read.error:
                 context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
-            # The list is null for read_uncommitted, because clients would skip records of listed transactions. Kafka
-            # sends an empty list for errors that it finds before it reads the log (`_NOT_READ`).
+            # The list of aborted transactions is null for read_uncommitted, because clients skip records of listed
+            # ones. Kafka sends an empty list for errors that it finds before it reads the log (`_NOT_READ`).
             lists_aborted = read.error in _NOT_READ if read.error else is_committed
             aborted = read.aborted or ([] if lists_aborted else None)
             entry[2].append(
@@ -336,9 +339,9 @@ class ClientFetch:
         )
 
     def _is_throttled(self) -> bool:
-        """Respond without records and return True if the client is above its quota. It is throttled for that time.
+        """Return True after a response without records if the client is above its quota, and throttle its connection.
 
-        Otherwise charge the client for the records and return False.
+        Otherwise charge the client for the records and return False. `_respond` then sends the records.
         """
         context = self._context
         rates, user, client_id = (
@@ -353,7 +356,8 @@ class ClientFetch:
         if not context.throttle_ms:
             rates.on_fetch(user, client_id, count)
             return False
-        # As in Kafka (FetchContext.getThrottledResponse), only an incremental Fetch gets its session's id.
+        # As in Kafka (FetchContext.getThrottledResponse), a throttled response has the session's id only for an
+        # incremental Fetch.
         session_id = self._session.id if self._session is not None and self._is_incremental else 0
         context.send_parts(
             encode_fetch_response(

@@ -1,11 +1,12 @@
-"""FetchFastPath: the fast path (fast_path.py) of Fetch requests. A consumer that catches up changes only the offset.
+"""FetchFastPath: the fast path (fast_path.py) of Fetch requests that differ from the last one only in the offset.
 
 It handles a request for one partition of this Handler, without a fetch session, whose records are in one range of one
 file. A read_committed request must also have no aborted transaction in the range. Quotas on bytes and the request log
 switch the fast path off.
 
-It replaces the decoding and the look-up. If there are enough records, the response needs no object. Otherwise the
-request waits as any other one (fetch/fetch.py). All other requests and all errors fall back to the general path.
+It replaces the decoding and the look-up of the partition. If there are enough records, the response is encoded without
+a request object. Otherwise the request is parked as on the general path (fetch/fetch.py). All other requests and all
+errors fall back to the general path.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _START_BYTES: Final = 8  # First fields of a frame: its length, API key, version
 class FetchFastPath:
     """Handles repetitions of a connection's last Fetch by comparing bytes.
 
-    Has the repeated bytes, and the partition that they read.
+    Holds the bytes that must be equal, and the partition that they name.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class FetchFastPath:
         self._key = key = self._target.topic_id or (self._target.name or "").encode()
         self._frame = fetch_template(self._version, len(key), self._is_committed).frame
         self._bytes_min = max(1, decoded.min_bytes if decoded.max_wait_ms > 0 else 1)
-        # Time that a request may wait. 0: the general path decides.
+        # Time in ns that a request may wait. 0: a request without enough records falls back to the general path.
         self._wait_ns = (
             decoded.max_wait_ms * NS_PER_MS if decoded.max_wait_ms > 0 and decoded.min_bytes > 0 else 0
         )
@@ -123,7 +124,8 @@ class FetchFastPath:
             bytes(record[RECORD_START_BYTES:offset_at]),
             bytes(record[offset_at + _OFFSET_BYTES :]),
         )
-        # The parts of a ring record that must be equal: everything but ids and offset.
+        # The bytes of a ring record that must equal the learned ones: all but connection id, sequence, correlation id
+        # and fetch offset.
         self._expected = start, before, after
         self._unpack = Struct(f"={RECORD_START}{len(before)}s{_OFFSET_BYTES}s{len(after)}s").unpack
 
@@ -170,7 +172,7 @@ class FetchFastPath:
         return True
 
     def _park(self, request: HandlerRequest, correlation: bytes, read: PartitionRead) -> None:
-        """Let a request wait for more than `read`."""
+        """Park a request until its partition has more records than `read` has found."""
         services, (topic, _) = self._fetches.services, self._found
         # A copy, because the next request of the connection overwrites the offset in `_wanted`.
         part = FetchPart(topic.name, topic.topic_id, replace(self._wanted))
@@ -190,7 +192,7 @@ class FetchFastPath:
         request.when_gone(partial(purgatory.cancel, delayed))
 
     def _on_done(self, request: HandlerRequest, correlation: bytes, delayed: DelayedFetch) -> None:
-        """Respond to a request that has waited. Errors and other rare results go on by the general path."""
+        """Respond to a parked request. Pass errors and results that are rare to the general path (ClientFetch)."""
         (read,) = delayed.reads
         services = self._fetches.services
         if (
@@ -240,7 +242,7 @@ class FetchFastPaths:
         self.services = services
         self.partitions = services.owner.partitions
         self.queue = queue
-        self.counts = [0] * FETCH_VERSIONS.stop  # Requests since the last `count`, by version.
+        self.counts = [0] * FETCH_VERSIONS.stop  # Requests since the last call of count(), by API version.
 
     @property
     def fast_path_count(self) -> int:
@@ -283,7 +285,8 @@ class FetchFastPaths:
         if (
             owned is None
             or owned.is_recovering
-            # The client may not read the topic. The result holds until the ACLs change, which drops all fast paths.
+            # Learn no topic that the client may not read. A permission holds until the ACLs change, and that change
+            # discards all fast paths.
             or not request.is_allowed(Operation.READ, ResourceType.TOPIC, topic.name, is_question=True)
             or partition.owner != services.handler_index
             or target.request.current_leader_epoch not in (-1, partition.leader_epoch)

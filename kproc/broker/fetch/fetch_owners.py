@@ -1,8 +1,8 @@
 """Fetch calls between Handlers: reads of partitions that other Handlers own.
 
 `RemoteReads` is the side of the client's Handler ("home"), `read_for_home` that of the owner. The home first reads at
-all owners. If that is not enough, each owner gets a call that it replies to when it has more than the home knows. Such
-a call is a watch, and the home cancels it when it does not need it any more.
+all owners. If these reads have too few bytes, each owner gets a call that it replies to when it has more records than
+the home knows. Such a call is a watch. The home cancels it when the Fetch does not need it any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _watch_numbers: Final = itertools.count()
 WATCH: Final = "watch"
-"""First element of the purgatory's key of a call, (WATCH, caller, number)."""
+"""First element of a watch's key in the owner's purgatory: (WATCH, index of the calling Handler, number)."""
 Watch = tuple[int, int]  # Identifies a call at an owner: the index of the calling Handler and a number.
 
 
@@ -54,8 +54,8 @@ class PartsRead(Reply):
 class CancelWatch(FromImage):
     """A call to reply to a watch now, because its Fetch does not need it any more.
 
-    It names the version of the metadata because the owner may delay the watch until it has that version. The end must
-    not overtake it.
+    It names the version of the metadata because the owner may delay the watch until it has that version. The
+    cancellation must not overtake the watch.
     """
 
     watch: Watch
@@ -78,7 +78,7 @@ class RemoteReads:
     def __init__(self, fetch: ClientFetch, services: Services) -> None:
         self._fetch = fetch
         self._services = services
-        # By owner: (position in the request, partition).
+        # The partitions of each owner, with their positions in the request.
         self._parts: dict[int, list[tuple[int, FetchPart]]] = {}
         self._watches: dict[int, Watch] = {}  # Owner -> the call that it replies to when it has more.
         self._expired: set[int] = set()  # Owners that will not have more before the deadline.
@@ -93,7 +93,8 @@ class RemoteReads:
         """Call each owner. The last reply calls the Fetch's `decide`."""
         self._replies_due = len(self._parts)
         for owner in self._parts:
-            if not self._is_ended:  # The call to an owner that has died is answered at once.
+            # A call to a dead owner gets its reply (Lost) at once. This can restart the Fetch, which ends this object.
+            if not self._is_ended:
                 self._call(owner, bytes_min=0)
 
     def watch_all(self) -> None:
@@ -139,7 +140,7 @@ class RemoteReads:
                 self._fetch.restart()
                 return
             if is_watch:
-                # The owner's successor may be there already, and reads from now on.
+                # The owner died during the watch. Its successor may run already, so read again there.
                 self._replies_due += 1
                 self._call(owner, bytes_min=0)
                 return
@@ -173,17 +174,17 @@ class RemoteReads:
 
 @handles(CANCEL_WATCH)
 def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
-    """Reply to a watch early for the Handler that called."""
+    """Reply to a watch now, because the Handler that called does not need it any more."""
     services.owner.purgatory.complete_all((WATCH, *body.watch))
     on_reply(Reply())
 
 
 @handles(READ)
 def read_for_home(services: Services, body: PartsToRead, on_reply: OnResult[PartsRead]) -> None:
-    """Read partitions of ours for another Handler. Reply when there is enough."""
+    """Read partitions of this Handler for another one. Reply at `bytes_min` bytes, an error or the deadline."""
 
     def reply(fetch: DelayedFetch) -> None:
-        # When the caller has this version too, it finds the new owner, or that the topic is deleted.
+        # The caller waits for this version of the metadata, which names the new owner or lacks the deleted topic.
         moved = services.image.version if fetch.has_moved else 0
         on_reply(PartsRead(reads=fetch.reads, moved=moved, is_expired=fetch.is_expired))
 

@@ -29,12 +29,13 @@ class PartitionRead(msgspec.Struct, array_like=True):
     error: int
     start: int
     end: int  # The high watermark.
-    # The last stable offset. -1 while the log is being transferred, because only the former owner knew of transactions.
+    # The last stable offset. -1 while the log is being transferred, because only the former owner knows which
+    # transactions are open.
     stable: int
     ranges: list[FileRange]
     bytes: int
-    # (producer id, first offset) of each aborted transaction among the records. None if there is none, or if the read
-    # was not a read_committed one.
+    # (producer id, first offset) of each aborted transaction among the records. None if no transaction was aborted, or
+    # if the isolation level is read_uncommitted.
     aborted: list[tuple[int, int]] | None = None
 
 

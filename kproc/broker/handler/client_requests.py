@@ -62,7 +62,7 @@ _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
-# Time in each duty cycle for requests of resting connections. A request that takes longer is the only one.
+# Time in ns in each duty cycle for requests of resting connections. At least one request is handled.
 _TURNS_NS: Final = 1_000_000
 # Records of one Processor that a Handler handles in one duty cycle.
 _BATCH_MAX: Final = 256
@@ -120,7 +120,7 @@ class ClientRequests:
         self._monitor = services.clients.monitor = RequestMonitor(services, on_watched)
         self._on_watched = on_watched
         self.faults = services.clients.faults = FaultSwitch(services, self._make_injector)
-        # The injector's function while there are fault rules.
+        # `_handle`, or the fault injector's function while there are fault rules.
         self._handle_request: Callable[[HandlerRequest, memoryview], Destination | None] = self._handle
         self._file_log: RequestLog | None = None
         # While this is set, every request uses the general path and logs its response. The monitor, while somebody
@@ -169,7 +169,7 @@ class ClientRequests:
         self.choose_log()
 
     def choose_log(self) -> None:
-        """Use the monitor if somebody watches, or else the request log. The caller must also discard the fast paths.
+        """Use the monitor while a `kproc monitor` watches, else the request log. Then discard_fast_paths is necessary.
 
         While there are fault rules, the monitor is used, too, because every request must take the general path.
         """
@@ -391,7 +391,7 @@ class ClientRequests:
         return work
 
     def _finish_batch(self) -> None:
-        """Write what requests of the general path have changed in coordinators, and mark the end of timed ones."""
+        """Append the records that general-path requests made in coordinators. Mark the end of timed requests."""
         if self._coordinators.dirty:
             self._coordinators.flush()
         if self._timed:
@@ -454,7 +454,10 @@ class ClientRequests:
     def _handle_metered(
         self, client: ProcessorPeer, request: HandlerRequest, body: memoryview
     ) -> Destination | None:
-        """Handle a request while quotas are set. Append it alone if its time counts for a request_percentage quota."""
+        """Handle a request while quotas are set. Measure its time if it counts for a request_percentage quota.
+
+        The append queue is flushed before and after a measured request, so that only its own append is measured.
+        """
         if not self.rates.is_metered(request):
             return self._handle_request(request, body)
         if request.connection_id not in client.metered:
@@ -494,6 +497,7 @@ class ClientRequests:
         if isinstance(request, LoggedRequest):
             assert self.log is not None
             request.start_entry(self.log, body)
-            # The probe of the readiness has no listener and no login. Its line would show an anonymous client.
+            # Log no line for the broker's own readiness probe. It has no listener and no login, so the line would show
+            # an anonymous client.
             if request.services is not self._services:
                 request.discard_entry()

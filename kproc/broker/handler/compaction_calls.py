@@ -1,7 +1,7 @@
 """CompactionCalls: handles the cleaner's calls about a log of this Handler: describe it, and swap its segments.
 
-Both are quick. The first reads nothing from the disk once the log is open. The second is a few dozen renames. A call
-that is not possible now is rejected with a reason, and the cleaner tries again later.
+Both calls are quick: a description reads nothing from the disk once the log is open, and a swap is a few dozen renames.
+A call that is not possible now is rejected with a reason, and the cleaner tries again later.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _STOPPING = "the Handler is stopping"
 class CompactionCalls:
     """Handles the cleaner's compaction calls. One per Handler.
 
-    A swap waits until no sync round is running. A rename waits for the file system's journal commit that a sync has
-    started, so the Handler's loop would stand still for as long as the disk takes.
+    A swap waits until no sync round is running. During a round, a rename would block the Handler's loop until the file
+    system has committed the journal transaction that fdatasync has started.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class ConnectionNews:
         elif kind == SOCKET_TIME:
             self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
         elif kind == RECALL_BLOCK:
-            # Append the queued Produce requests first, because their records can be in that block.
+            # Append the queued Produce requests first, because their records can be in the recalled block.
             self._queue.flush()
             key = view[:CONNECTION_BYTES].tobytes()
             if key not in client.held or self._held.copy_block(client, key, attempt):
@@ -82,9 +82,10 @@ class ConnectionNews:
             self._moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
 
     def _on_identity(self, client: ProcessorPeer, connection_id: int, view: memoryview) -> None:
-        """Store the client's address and principal, which it has got by a new connection or by a login."""
+        """Store the address and the principal of a client that has connected or logged in."""
         client.requests.introduce(connection_id, view[HEAD_BYTES:])
-        # The fast path was learned with the rights of the former session, which can have another principal.
+        # Discard the fast path, because it was learned with the rights of the former session, whose principal can be
+        # another one.
         key = view[:CONNECTION_BYTES].tobytes()
         client.paths.pop(key, None)
         # A held connection has its HeldConnection in the place of a fast path, so that its requests are still parked.

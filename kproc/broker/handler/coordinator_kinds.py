@@ -81,7 +81,7 @@ def _share_states(services: Services) -> ShareStates:
 
 
 class _GroupConfigs:
-    """The configs of groups, over the broker's dynamic defaults of them, within the broker's bounds."""
+    """The configs of groups: those of the group over the broker's dynamic defaults, clamped to the broker's limits."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -66,7 +66,8 @@ class GroupCommit:
                 # Fail only the waiting requests. tick() and the next request try to sync the records again.
                 self._fail_waiting(owned, error)
                 continue
-            # A segment of this log cannot be opened, so the log cannot be synced and goes offline. The others go on.
+            # A segment of this log cannot be opened, so the log cannot be synced and goes offline. The other logs of
+            # the round are synced.
             except OSError as error:
                 owned.log.state.set_offline(str(error))
                 owned.on_synced(error)

@@ -112,7 +112,10 @@ class Handler(LinkedRole):
         is_linked: bool = True,
         moved: Clock | None = None,
     ) -> None:
-        """Create the parts. clock: the host's, for the duty cycle. moved: the broker's, for all the rest."""
+        """Create the Handler's components.
+
+        clock: the host's clock, for the duty cycle. moved: the broker's clock, which tests can move, for the rest.
+        """
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._moved = moved = moved or clock
         self._now_ns = moved.now_ns
@@ -150,8 +153,8 @@ class Handler(LinkedRole):
         self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
-        # False for a restarted Handler until all peers are attached. Another Handler can have its partitions open, and
-        # it can claim them only with a link.
+        # False for a restarted Handler until all peers are attached. Another Handler can have partitions of this one
+        # open, and without a link they cannot be claimed from it.
         self._is_linked = is_linked
         self._next_second_ns = 0
 
@@ -398,14 +401,14 @@ class Handler(LinkedRole):
         """
         work = 0
         due, requests = self._due, self._requests
-        due.ns = NEVER  # What follows and still waits presses.
+        due.ns = NEVER  # Each part below that still has work calls press(), which sets this to 0.
         if requests.large or requests.without_room:
             work += requests.work_large()
         if requests.resting:
             work += requests.resume_resting()
         if self._is_stopping or self._is_leaving:
             due.press()
-            self._purgatory.expire_all()  # Requests that were still in the rings must not be parked, either.
+            self._purgatory.expire_all()  # Complete also the requests that were parked after the stop began.
         if requests.log is not None:
             due.press()
             requests.log.flush()
@@ -462,7 +465,7 @@ class Handler(LinkedRole):
             elif kind == REPLY:
                 self._calls.handle_reply(view)
             elif kind == DELTA:
-                # Append the forwarded records first, because we are still their owner.
+                # Append queued records of other Handlers first. Until the delta is applied, we own their partitions.
                 self._append_queue.flush()
                 self._apply(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
@@ -494,7 +497,7 @@ class Handler(LinkedRole):
         self._calls.send(outbox, peer, call, body, on_reply, payload)
 
     def _adopt(self, view: memoryview) -> None:
-        """Adopt a whole image, at our start or the controller's."""
+        """Replace the metadata by a whole image, which comes when this Handler or the controller has started."""
         self._changes.adopt(ClusterImage.from_snapshot(view))
         self._has_image = True
         self._list_links()
@@ -578,6 +581,7 @@ class MovableHandler(Handler):
     __slots__ = ()
 
     def _due_ms(self, now_ns: int) -> int:
-        # The duty cycle has read the host's clock. The deadlines are times of the broker's.
+        # Ignore `now_ns`, which the duty cycle has read from the host's clock. The deadlines are times of the broker's
+        # clock.
         del now_ns
         return super()._due_ms(self._now_ns())

@@ -22,7 +22,7 @@ from kproc.broker.request.context import Services
 from kproc.broker.share.session.acquire import Acquisition
 from kproc.common.bounded import short_name
 
-# Costs in steps, in units of about 1 us: to count a group, to describe one besides its offsets.
+# Costs of a group in a survey, in units of about 1 us: to count it, and to describe it without its offsets.
 _COUNT_COST: Final = 2
 _ROW_COST: Final = 4
 

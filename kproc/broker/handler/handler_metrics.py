@@ -33,13 +33,13 @@ _STATE_SLOTS: Final = {
     State.COMPLETE_COMMIT: SLOT["transactions_complete_commit"],
     State.COMPLETE_ABORT: SLOT["transactions_complete_abort"],
 }
-# The metrics of GroupCoordinator.drain_rebalances.
+# The metrics' slots, in the order of GroupCoordinator.drain_rebalances.
 _REBALANCES: Final = (
     SLOT["consumer_group_rebalances"],
     SLOT["share_group_rebalances"],
     SLOT["streams_group_rebalances"],
 )
-# The metrics of ShareCounters.drain.
+# The metrics' slots, in the order of ShareCounters.drain.
 _SHARED: Final = (
     SLOT["share_records_accepted"],
     SLOT["share_records_released"],

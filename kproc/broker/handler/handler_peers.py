@@ -16,7 +16,7 @@ from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_S
 from kproc.common.containment import Owner
 
-# A Handler that is away for longer than this is not merely being restarted. Its clients get errors at once.
+# A Handler without a link for longer than this is not merely being restarted. Later calls to it fail at once.
 _AWAY_NS: Final = NS_PER_S
 
 
@@ -58,7 +58,7 @@ class UnlinkedCalls:
         self._have_left.discard(peer)
 
     def keep_unread(self, peer: LinkedPeer | None) -> None:
-        """Keep the calls that a peer with a graceful end never read, for the next peer of its name.
+        """Keep the calls that a peer had not read when it ended in order, for its successor.
 
         After a scale-down and scale-up, the metadata can name the new Handler before we learn that its link was
         replaced.
@@ -66,7 +66,7 @@ class UnlinkedCalls:
         # Calls to the controller are lost instead: its successor sends a new snapshot, and the callers retry.
         if peer is not None and peer.id != CONTROLLER and peer.outbox.is_over():
             self._have_left.add(peer.id)
-            # Put them before the calls that wait already, because they were made earlier.
+            # Put the unread calls before the calls that wait already, because they were made earlier.
             self.waiting[:0] = [
                 UnlinkedCall(peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner)
                 for each in self._calls.withdraw(peer.outbox)
@@ -113,7 +113,8 @@ class UnlinkedCalls:
         if call.peer.role == HANDLER and call.peer.index >= self._services.image.handler_count:
             self._owner_calls.answer_for_nobody(call.call, call.body, bytearray(call.payload), call.on_reply)
         elif call.peer in self._have_left and not is_away:
-            # Wait for up to 1 s: either its new link or metadata that do not name it any more are on their way.
+            # The Handler ended in order. Keep the call for up to 1 s, until the new Handler has a link, or until the
+            # metadata do not name it any more.
             self.waiting.append(call)
         else:
             call.on_reply(Lost(is_away))

@@ -1,9 +1,9 @@
 """HeldConnections: the connections whose requests a Handler parks.
 
-A connection is held while one of its large requests is handled in steps, while that request waits for room, and from
-its second request in a duty cycle until its next turn. As in Kafka, a request is handled after the one before it on its
-connection is answered. A HeldConnection takes the place of the connection's fast path, so that no other connection pays
-for the check.
+A connection is held while one of its large requests is handled in steps, while that request waits because too many
+others are being handled, and while the connection rests: from its second request in a duty cycle until a later cycle.
+As in Kafka, a request is handled after the one before it on its connection is answered. A HeldConnection takes the
+place of the connection's fast path, so that no other connection pays for the check.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NEVER_LARGE: Final = (int(ApiKey.PRODUCE), int(ApiKey.FETCH))
 # Limit of bytes that were copied because their Processor recalled the blocks. Beyond it the Handler keeps the blocks,
 # whose number the Processor limits.
 _COPIED_BYTES_MAX: Final = 32 << 20
-# Limit of the bytes that all held connections have parked here. A client that waits for each response parks nothing,
-# and Kafka's clients park up to five requests.
+# Limit of the bytes that all held connections of a Handler have parked. A client that waits for each response parks
+# nothing, and Kafka's clients park up to five requests.
 _PARKED_BYTES_MAX: Final = 32 << 20
 # Kind of a REQUEST record that was copied out of the arena.
 COPIED: Final = -1
@@ -75,10 +75,11 @@ class HeldConnection:
         # The large request that is being handled. None while it is parked because too many others are being handled,
         # and None for a connection that rests.
         self.divided = divided
-        self.is_resting = False  # The connection waits for its next turn.
+        self.is_resting = False  # The connection waits until a later duty cycle handles its next request.
         self.path: FastPath | None = None  # The fast path to restore after the rest.
         self.is_closed = False  # The connection was closed because it had parked too much.
-        # Number of first records that have a response and stay only until the next turn.
+        # Number of parked records, from the first on, that have their response already. 1 after a CLOSE for a record of
+        # the arena, else 0.
         self.answered_count = 0
         self.parked = parked
         self.parked_bytes = 0  # This connection's share of `parked`.
@@ -121,7 +122,7 @@ class HeldConnection:
 
     @property
     def first_bytes(self) -> int:
-        """The length of the first parked request."""
+        """The length of the first parked request, in bytes."""
         kind, record = self.records[0]
         return BLOCK.unpack_from(record, HEAD_BYTES)[1] if kind == REQUEST_BLOCK else len(record)
 
@@ -145,7 +146,8 @@ class HeldConnection:
                     return False
                 head = HEAD.pack(connection_id, number, listener, flags)
                 frame = view_of(offset, length)
-                # The record gets the shape of a small frame, so that it is handled like one when its turn comes.
+                # Give the record the form of a ring record, so that it is handled like one when the connection is
+                # released.
                 copy = bytearray(b"".join((head, length.to_bytes(4, "big"), frame)))
                 self.records[at] = COPIED, copy
                 self.copied_bytes += len(copy)
@@ -154,7 +156,7 @@ class HeldConnection:
 
 
 class HeldConnections:
-    """The held connections of one Handler: behind a large request, waiting for room for one, or until their next turn.
+    """The held connections of one Handler: with a large request, with one that waits for admission, or resting.
 
     It decides when a connection is released. ClientRequests then handles the records that the connection has parked.
     """
@@ -181,7 +183,7 @@ class HeldConnections:
         self._released: deque[Place] = deque()
         # Connections whose large request is parked because too many others are being handled, in their order.
         self.without_room: deque[Place] = deque()
-        # Connections that have sent more requests and wait for their next turn, in their order.
+        # Connections with further requests that a later duty cycle handles, in their order.
         self.resting: deque[Place] = deque()
         # The first connection of `without_room`, while its request is handled.
         self._admitted: Place | None = None
@@ -199,10 +201,10 @@ class HeldConnections:
         client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
 
     def rest(self, client: ProcessorPeer, key: bytes, path: FastPath | None) -> HeldConnection:
-        """Park the requests of a connection until its next turn, in a later duty cycle.
+        """Park the requests of a connection until a later duty cycle.
 
-        Kafka handles one request of a connection at a time. Here up to INFLIGHT_MAX requests of one connection can be
-        in the ring. Without turns, other connections would wait for all of them. Produce requests are exempt, because
+        Kafka handles one request of a connection at a time. A ring of kproc can hold up to INFLIGHT_MAX requests of one
+        connection. Without this, other connections would wait for all of them. Produce requests are exempt, because
         they are queued and appended together, and producers usually have several in flight.
         """
         held = HeldConnection(None, self._parked)
@@ -212,7 +214,7 @@ class HeldConnections:
         return held
 
     def must_wait(self, client: ProcessorPeer, record: memoryview, frame: memoryview) -> bool:
-        """Park a large frame and return True if its connection is held or too many large requests are in work."""
+        """Park a large frame and return True if its connection is held or too many large requests are being handled."""
         key = record[:CONNECTION_BYTES].tobytes()
         held = client.held.get(key)
         if held is None:
@@ -247,7 +249,7 @@ class HeldConnections:
         return self.divided.is_ready() or bool(self.without_room and self._has_room_for_first())
 
     def can_resume(self) -> bool:
-        """Return True if a resting connection can have its turn now."""
+        """Return True if the next request of a resting connection can be handled now."""
         return any(not client.outbox.has_overflow for client, _ in self.resting)
 
     def answered(self) -> Iterator[Place]:
@@ -256,9 +258,9 @@ class HeldConnections:
             yield self._released.popleft()
 
     def admitted(self) -> Iterator[Place]:
-        """Yield the connections whose parked large request there is room for now.
+        """Yield the connections whose parked large request can be handled now.
 
-        A response, a client's disconnect or a Processor's death makes room.
+        It waits until another large request ends by its response, its client's disconnect or its Processor's death.
         """
         while self.without_room and self._has_room_for_first():
             self._admitted = self.without_room.popleft()
@@ -320,7 +322,7 @@ class HeldConnections:
             connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
             if self._services.clients.refusals.has_room(self._services.clock.host_ns()):
                 logger.warning(
-                    "closing connection %d: its waiting requests take %d bytes, and all such requests too many",
+                    "closing connection %d: its waiting requests take %d bytes, and those of all clients too many",
                     connection_id,
                     each.parked_bytes,
                 )

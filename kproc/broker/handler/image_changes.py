@@ -1,7 +1,7 @@
 """ImageChanges: applies changes of the metadata to a Handler's partitions, coordinators and requests.
 
-A change comes as a delta, or as a whole image at the start of the Handler or of the controller. Then the changes in
-between never came as deltas, so the differences of the two images are applied.
+A change comes as a delta, or as a whole image at the start of the Handler or of the controller. The deltas before a
+whole image may not have come, so the differences between the old and the new image are applied.
 """
 
 from __future__ import annotations

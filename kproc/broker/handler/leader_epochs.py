@@ -54,7 +54,7 @@ class LeaderEpochRaises:
         self._send(key)
 
     def tick(self) -> None:
-        """Remove the raises that the metadata have, and send the others again. Called about once a second."""
+        """Remove the requests whose epoch the metadata have reached. Send the others again. Called once a second."""
         for key, wanted in list(self._wanted.items()):
             topic, partition = self._image().topic_by_id(wanted.topic_id), self._image().partition(*key)
             if topic is None or partition is None or partition.leader_epoch >= wanted.epoch:

@@ -1,6 +1,6 @@
 """Logins: the SASL logins of the connections that are assigned to this Handler.
 
-A connection whose client must log in has a PendingLogin (processor/pending_login.py): its requests come here first.
+A connection whose client must log in has a PendingLogin (processor/pending_login.py): this module handles its requests.
 Re-authentication of a session that has not ended (KIP-368) comes through the general path, by SaslHandshake and
 SaslAuthenticate in `api/`. security/sasl/login.py has the rules. This module handles the requests and responses,
 delays the responses of failed logins, and logs them."""
@@ -277,7 +277,8 @@ class Logins:
     def _refuse(self, request: HandlerRequest, login: Login | None, refused: Refused) -> None:
         """Respond to a failed login and close the connection.
 
-        This waits for connection.failed.authentication.delay.ms, against password guessing. Other requests go on.
+        Both are delayed by connection.failed.authentication.delay.ms, against password guessing. The requests of other
+        connections are not delayed.
         """
         self.discard_login(request.connection_id)
         self._count(

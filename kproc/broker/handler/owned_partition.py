@@ -174,7 +174,7 @@ class OwnedPartition:
                     self._contain(on_done, error)
             if waiting or self._log_state.unconfirmed:
                 self._unsynced[self] = None
-            else:  # The round also covered requests that came while it ran.
+            else:  # No other round is needed: this one covered also the requests that came while it ran.
                 self._unsynced.pop(self, None)
             self._wake_readers()
             return

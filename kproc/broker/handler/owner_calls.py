@@ -91,8 +91,8 @@ class OwnerCalls:
         try:
             body = self._by_op[op].decode(raw)
         except Exception as error:
-            # Do not reply Lost to such a call, because the claimer would believe that we died and open the log: two
-            # writers.
+            # Do not reply Lost to a claim of partitions. The Handler that claims them would believe that this one died,
+            # and open a log that has a writer.
             if op in _UNCONTAINED:
                 raise
             self._fail(op, error, on_reply)

@@ -95,7 +95,7 @@ class SentClaim:
         self._when_image(self._version, lambda: self._handle_reply(reply))
 
     def _handle_reply(self, reply: StatesGiven | Lost) -> None:
-        # If the holder died, open all remaining partitions from row and files.
+        # If the holder died, open all remaining partitions from their rows in the shared table and their files.
         lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
         for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
             arrival = self.arrivals.pop((topic_id, index), None)

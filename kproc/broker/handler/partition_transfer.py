@@ -135,7 +135,7 @@ class PartitionTransfer:
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
         """Call `on_image` when our metadata have at least `version`, at once if they do.
 
-        Another Handler has acted on that version already.
+        For a message from a Handler that has applied that version already.
         """
         if self._image().version >= version:
             on_image()
@@ -168,8 +168,8 @@ class PartitionTransfer:
             elif key in self._retired:
                 self._reopen(key)
             elif key in self._arrivals:
-                # The log is already on its way from somebody. If that one does not have it, the present former owner
-                # does.
+                # This log was already claimed from another Handler. If that Handler does not have it, the last owner
+                # before this change does.
                 self._arrivals[key].later_holder = each.owner_before
             else:
                 claimed.setdefault(each.owner_before, []).append(key)

@@ -34,7 +34,7 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# A transaction counts as hanging this long after the longest transaction timeout, as in Kafka.
+# A transaction counts as hanging this many ms after transaction.max.timeout.ms, as in Kafka.
 _LATE_MS: Final = 300_000
 # Limit of producers that all partitions of a Handler remember together: about 100 MB.
 PRODUCERS_MAX: Final = 200_000
@@ -106,7 +106,8 @@ class Partitions:
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
         """Return an open partition. Open its log first if necessary, which can include its recovery.
 
-        Raises PartitionMoving if the partition is ours but its log is not here yet, else KafkaError.
+        Raises PartitionMoving while another Handler may have the log open or its opening is deferred. Raises KafkaError
+        for another owner or a log that cannot be opened.
         """
         owned = self._open.get((topic, partition.index))
         if owned is not None:
@@ -133,7 +134,8 @@ class Partitions:
         try:
             return self._open_log(owned.key, partition)
         finally:
-            # Last, because a callback may get the partition and must then find the log that was opened here.
+            # Call back the waiting requests last, because a callback may get the partition and must then find the log
+            # that was opened here.
             owned.on_synced(OSError(owned.log.state.offline_reason))
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
@@ -168,13 +170,13 @@ class Partitions:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is owned by another Handler"
             )
-        # Opening it again would find the same damage, and log it with every request.
+        # Do not try again to open a damaged log. Each attempt would find the same damage and log it.
         if key in self._damaged:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
         row = self._table.read(partition)
         self.before_open(key, row)
-        # The former owner's fdatasync failed and it died. The page cache may hold bytes that the disk lacks, so nobody
-        # may trust it before a start.
+        # The former owner's fdatasync failed, and then the owner died. The page cache may hold bytes that the disk
+        # lacks, so the log must not be opened before the broker's next start.
         if row is not None and row.has_failed:
             self._damaged[key] = (
                 f"a sync of {key[0]}-{key[1]} failed: it is offline until the broker's next start"
@@ -201,9 +203,9 @@ class Partitions:
     def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:
         """Hide records that no sync has confirmed and no client can have read, because a power loss could remove them.
 
-        If the last owner died, its row has the high watermark. It is unknown in three cases: the whole broker crashed,
-        the owner died before its first sync after such a crash, or the owner died while it wrote the row. Then all
-        readers wait for the next sync, because they could otherwise see the high watermark decrease.
+        If the last owner died, its row has the high watermark. The high watermark is unknown in three cases: the whole
+        broker crashed, the owner died before its first sync after such a crash, or the owner died while it wrote the
+        row. Then all readers wait for the next sync, because they could otherwise see the high watermark decrease.
         """
         log = owned.log
         visible = max(
@@ -265,8 +267,8 @@ class Partitions:
         if log in self.group_commit.syncing or (is_waited_for and not log.state.is_offline):
             return None
         self.group_commit.unsynced.pop(owned, None)
-        # Remove it before the callbacks, because a callback may `get` the partition, which would reopen an interrupted
-        # log.
+        # Remove the partition before the callbacks, because a callback may `get` it, which would open an offline log
+        # again.
         del self._open[key]
         owned.on_synced(None)
         try:
@@ -366,7 +368,8 @@ class Partitions:
                 hanging |= self._hanging_of(owned, now_ms)
             if offline_reason is not None:
                 offline[owned.key] = offline_reason
-            # If a running round uses the log, that may be enough. If not, the next tick finds the log again.
+            # Request no sync while a running round uses the log. If that round does not cover all its records, the next
+            # tick requests one.
             elif log not in self.group_commit.syncing and (
                 log.state.unconfirmed or log.durability.is_flush_due(now_ms)
             ):
@@ -406,8 +409,9 @@ class Partitions:
             found.add((owned.key, entry.producer_id))
             if (owned.key, entry.producer_id) not in self.hanging:
                 logger.warning(
-                    "a transaction hangs in %s-%d: producer %d with epoch %d has one open from offset %d on, and "
-                    "nobody ends it; readers of what is committed wait there (kafka-transactions find-hanging, abort)",
+                    "a transaction hangs in %s-%d: producer %d with epoch %d has one open from offset %d on, and its "
+                    "coordinator does not end it; read_committed consumers wait there until an operator aborts it "
+                    "(kafka-transactions find-hanging, abort)",
                     *owned.key, entry.producer_id, entry.epoch, entry.open_txn_offset,
                 )  # fmt: skip
         return found

@@ -3,7 +3,7 @@
 Between the correlation id and the records a producer repeats all bytes: client id, acks, timeout, topic, partition. A
 frame with the same bytes goes to the same partition. The length of a frame alone says where its records are, because
 everything else in it has a known length. So one unpack compares a whole request, and the request object is one struct
-(RepeatedProduce), which takes the same way through the append queue as every other.
+(RepeatedProduce), which goes through the append queue as every other request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _record_layout: Final = lru_cache(1024)(Struct)
 class ProduceFastPath:
     """Handles repetitions of a connection's last Produce by comparing bytes.
 
-    Has the repeated bytes, and the partition that they append to.
+    Holds the bytes that must be equal, and the partition that the records are appended to.
     """
 
     __slots__ = (
@@ -94,14 +94,14 @@ class ProduceFastPath:
         self.template: ProduceTemplate | None = None
         if acks:
             self.template = produce_template(version, target.name, target.topic_id, owned.key[1])
-        # Responses that wait for a sync are not sent together.
+        # Responses that wait for a sync share no SENDS record, because the sync delivers them one by one.
         waits = acks == -1 and request.services.config.waits_for_sync
         self._shared_template = None if waits else self.template
         # The rest depends on the length of the record, see `_fit`. -1: no length yet.
         self._record_bytes = -1
         self._records_from = self._records_to = 0
-        # The parts of the record that must be equal: listener, flags, length and first fields of the frame; the bytes
-        # up to the records; the bytes behind them.
+        # The bytes of a ring record that must equal the learned ones: listener, flags, length and first fields of the
+        # frame; the bytes before the records; the bytes after the records.
         self._expected = b"", b"", b""
         self._unpack = Struct("").unpack
 
@@ -227,7 +227,7 @@ class ProduceFastPaths:
     def __init__(self, services: Services, queue: AppendQueue, versions: range) -> None:
         self._services = services
         self._queue = queue
-        self._counts = [0] * versions.stop  # Requests since the last `count`, by version.
+        self._counts = [0] * versions.stop  # Requests since the last call of count(), by API version.
 
     @property
     def fast_path_count(self) -> int:

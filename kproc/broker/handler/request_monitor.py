@@ -63,7 +63,7 @@ class _MonitorWatch:
         self.lines: list[RequestLine] = []
         self.lost = 0
         self.read_ns = 0
-        self.fields_bytes = 0  # JSON of the fields in `lines`.
+        self.fields_bytes = 0  # Length of the fields in `lines` as JSON.
 
     def add(self, line: RequestLine, shown: Any) -> None:
         """Add a line, with the request's fields if the watch wants them and there is room for them."""
@@ -78,7 +78,7 @@ class _MonitorWatch:
         self.lines.append(line)
 
     def wants(self, line: RequestLine, topics: list[str]) -> bool:
-        """Return True if a request matches the filter. topics: all of them, while the line has the first ones."""
+        """Return True if a request matches the filter. topics: all of its topics; the line has only the first ones."""
         wanted = self.filter
         return (
             (not self.apis or line.api in self.apis)
@@ -98,7 +98,7 @@ def _matches(pattern: str | None, names: tuple[str, ...] | list[str]) -> bool:
 
 
 class RequestMonitor:
-    """The watches of one Handler. on_switched: called when the first watch has begun or the last one has ended."""
+    """The watches of `kproc monitor` in one Handler. on_switched: called when the first begins or the last ends."""
 
     __slots__ = ("_on_switched", "_services", "_watches", "log")
 

@@ -31,7 +31,7 @@ Outcome = tuple[Log, SyncPoint, OSError | None]
 
 
 def sync_one(log: Log, point: SyncPoint) -> Outcome:
-    """Sync one point, in any thread; return the outcome for the log's owner."""
+    """Sync a log up to one sync point, in any thread. Return the outcome for the log's owner."""
     try:
         log.durability.run_sync(point)
     except OSError as error:
@@ -106,7 +106,7 @@ class ThreadSyncer:
             self._helpers[-1].start()
         self._done.append(sync_one(*points[0]))
         for _ in range(count):
-            # Sync what no helper has taken. If helpers have taken everything, wait for one of them for each share.
+            # Sync a log that no helper has started with. If there is none, wait until a helper has finished one.
             try:
                 left = shares.get_nowait()
             except queue.Empty:

@@ -141,7 +141,7 @@ class Arena:
         if place < len(starts) and starts[place] == end:
             length += lengths[place]
             del starts[place], lengths[place]
-        # Join the neighbours, because an allocation needs one run that is long enough.
+        # Join the block with the free run before it, because an allocation needs one run that is long enough.
         if place and starts[place - 1] + lengths[place - 1] == offset:
             lengths[place - 1] += length
         else:
@@ -149,7 +149,7 @@ class Arena:
             lengths.insert(place, length)
 
     def trim(self) -> None:
-        """Return the free warm pages to the kernel, too. For an agent that has been idle for a while."""
+        """Return the free pages of the warm area to the kernel, which free() keeps. For an agent that is idle."""
         for start, length in zip(self._free_starts, self._free_lengths, strict=True):
             end = min(start + length, self._warm_bytes)
             if start < end:
@@ -189,7 +189,7 @@ class ArenaReader:
     def attach(cls, fd: int, *, generation: int | None = None) -> Self:
         """Attach to the arena of a received descriptor, which this object then owns.
 
-        Raise RegionMismatch otherwise, and leave the descriptor to the caller.
+        Raise RegionMismatch if it is no arena of that generation. The caller then still owns the descriptor.
         """
         return cls(Region.attach(fd, kind=RegionKind.ARENA, generation=generation))
 

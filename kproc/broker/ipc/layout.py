@@ -52,7 +52,7 @@ class Word(NamedTuple):
 
 
 class Layout:
-    """Words in order, each at a computed place. A module constant; never changed after import."""
+    """The order of words in shared memory, with the computed index of each. A constant; never changed after import."""
 
     def __init__(self, name: str, words: Sequence[Word], total_bytes: int) -> None:
         self.name = name
@@ -108,7 +108,7 @@ RING_CAPACITY_BYTES_MAX: Final = 1 << 31
 
 
 def ring_bytes(capacity: int) -> int:
-    """Return the room that a ring of this capacity takes in a payload, with the alignment of the next ring."""
+    """Return the bytes that a ring of this capacity takes in a payload: header, records, padding to the next ring."""
     return align(RING_HEADER.total_bytes + capacity, LINE_BYTES)
 
 

@@ -27,12 +27,12 @@ def create_link(first_capacity: int, second_capacity: int, generation: int) -> R
 
 
 def open_first_end(region: Region) -> tuple[RingProducer, RingConsumer]:
-    """Return the rings as the first end sees them."""
+    """Return the rings of the first end: it sends on ring 0 and receives from ring 1."""
     producer = RingProducer(region, 0)
     return producer, RingConsumer(region, ring_bytes(producer.capacity))
 
 
 def open_second_end(region: Region) -> tuple[RingProducer, RingConsumer]:
-    """Return the rings as the second end sees them."""
+    """Return the rings of the second end: it sends on ring 1 and receives from ring 0."""
     consumer = RingConsumer(region, 0)
     return RingProducer(region, ring_bytes(consumer.capacity)), consumer

@@ -100,7 +100,10 @@ class Region:
 
     @classmethod
     def attach(cls, fd: int, *, kind: int | None = None, generation: int | None = None) -> Self:
-        """Own a received descriptor, or raise RegionMismatch and leave it open with the caller."""
+        """Return a region that owns a received descriptor.
+
+        Raise RegionMismatch if the descriptor is not such a region. The caller must then close it.
+        """
         # Check by the descriptor, because a mapped file that can shrink would kill us with SIGBUS.
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
@@ -139,7 +142,7 @@ class Region:
         return self._map
 
     def carve(self, offset: int, length: int) -> memoryview:
-        """Return a writable view of a part of the payload. It ends with the region, or earlier if released."""
+        """Return a writable view of a part of the payload. close() releases the view if the caller has not."""
         if offset < 0 or length < 0 or offset + length > self.payload_bytes:
             raise FatalError(f"{length} bytes at {offset} lie outside a payload of {self.payload_bytes}")
         with memoryview(self._mapped()) as whole:
@@ -190,7 +193,7 @@ class Region:
             self._mapped().madvise(mmap.MADV_REMOVE, PAGE_BYTES + offset, length)
 
     def resident_bytes(self) -> int:
-        """Return the memory that the region takes, in bytes, mapped here or not. PSS alone does not show it."""
+        """Return the memory that the region takes, in bytes. A process's PSS has only the pages that it has mapped."""
         # Multiply by 512, because st_blocks counts units of 512 bytes, whatever the block size of the file system is.
         return os.fstat(self.fd).st_blocks * 512
 

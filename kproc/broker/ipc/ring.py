@@ -268,8 +268,8 @@ class RingProducer(_RingEnd):
 
         Return None unless the consumer has ended in order: after a crash it is unknown which records it has processed.
         """
-        # Without the flag the consumer may have died in the middle of a record, and nobody knows what it has done of
-        # it.
+        # Without the flag, the consumer may have died while it handled a record. It is unknown which effects that
+        # record had.
         if not self._words[_IS_OVER]:
             return None
         if WEAKLY_ORDERED:

@@ -111,7 +111,7 @@ def read_row(words: memoryview, start: int, count: int, attempts: int = 64) -> l
         values: list[int] = words[first:last].tolist()
         if WEAKLY_ORDERED:
             fence()
-        # Otherwise the writer has published in between, and the values may be of two rows.
+        # If the version has changed, the writer published during the read, and the values may be of two rows.
         if words[start] == before:
             return values
     return None

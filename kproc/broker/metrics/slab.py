@@ -37,7 +37,7 @@ class Slab:
         self.words = words
         if is_new:
             words[0] = SPEC_CRC
-        # The order of the metrics is the layout. A role of another version would count in foreign words.
+        # The order of the metrics is the layout, so a role of another version would write the words of other metrics.
         elif words[0] != SPEC_CRC:
             raise FatalError("the metrics slab was made by another version of kproc")
 
@@ -90,7 +90,8 @@ class MetricsRow:
         self._start = start + METRIC_WORD
         self.sleeping_word = start + SLEEPING_WORD
         slab.words[start + PID_WORD] = pid
-        # Counters continue after a restart. Gauges are set again before the next store.
+        # Start with the predecessor's values, so that counters continue after a restart. Gauges are set again before
+        # the next store.
         self.values = [int(slab.words[self._start + slot]) for slot in range(len(METRICS))]
 
     def store(self) -> None:

@@ -273,6 +273,6 @@ METRICS: Final = (
     ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
-# The slab's header has it, so that a process with another table of metrics rejects the slab.
+# The slab's header has this checksum, so that a process with another table of metrics rejects the slab.
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())
 assert len(SLOT) == len(METRICS), "two metrics share a name"

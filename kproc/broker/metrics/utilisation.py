@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 UTILISATION_WANTED: Final = 0.70
-"""At 70 % an M/M/1 queue holds 2.3 requests, at 90 % nine: the room that bursts need."""
+"""At 70 % an M/M/1 queue holds 2.3 requests on average, at 90 % nine. So 70 % leaves capacity for bursts."""
 
 
 def busy_between(then: Mapping[str, int], now: Mapping[str, int]) -> float | None:

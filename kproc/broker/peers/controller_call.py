@@ -43,7 +43,7 @@ def change_metadata(
     """Send `op` to the controller and respond with its reply, which has the shape of the response.
 
     body: the fields for the controller.
-    failed: makes the response to an error of the whole operation, of its code and message.
+    failed: makes the response from the error code and message of the whole operation.
     complete: adds the rows that were not sent to the controller, because the client lacks the right.
     has_any: False if no rows are left for the controller. The response then has only what `complete` adds.
     """

@@ -95,7 +95,8 @@ class CoordinatorCalls(Generic[C]):
         handled = HandledCall(services, nowhere, on_reply, home=body.home)
         for at, (partition, item) in enumerate(items):
             operation.handle_here(services, partition, item, partial(handled.on_answer, at), asker=handled)
-        # Reply at once if the caller is leaving: it was not in `forwarded` yet when the routing table changed.
+        # Reply at once if the calling Handler is leaving. If the routing table changed before this call was in
+        # `forwarded`, the check at that change did not find the call, and the Handler could not leave for minutes.
         finish_calls_of_leavers(services)
 
 
@@ -147,7 +148,7 @@ class ItemOperation(Generic[C, A, R]):
         on_done: OnOutcomes[R],
     ) -> OwnersRequest[Part, R | int]:
         partition_of = self.calls.of(services).partition_of
-        # A timer or another client's request may complete this one. An exception must fail this request only.
+        # A timer or another client's request may call `on_done`. An exception in it must fail this request only.
         contained = partial(services.containment.run, self._what, context, on_done)
         parts = [(partition_of(item.name), item) for item in items]
         return OwnersRequest(services, _ItemParts(services, self), parts, contained)
@@ -163,7 +164,7 @@ class ItemOperation(Generic[C, A, R]):
     ) -> None:
         """Let the coordinator of a partition of ours handle an item. `on_outcome` may get an error code.
 
-        asker: the request that the item is of. An item that waits for its coordinator is not handled if it is over.
+        asker: the request or call of the item. If it `is_over`, an item that waited for its coordinator is not handled.
         """
         _ItemInWork(services, self, partition, item, on_outcome, asker).handle()
 
@@ -223,13 +224,14 @@ class _ItemInWork:
             # Fail only this item, also if another Handler sent it. The other items of its call go on.
             services.containment.caught(f"{operation.name} of {operation.calls.name} {item.name!r}", error)
             if not operation.is_at_partition:
-                # The exception may have left the coordinator half changed. The reload may also respond.
+                # Load the coordinator's state again, because the exception may have left it half changed. The reload
+                # may also respond to this item.
                 coordinators.reload(self._partition)
             if not self._is_answered:
                 self._respond(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _resume(self) -> None:
-        """Try once more, unless the client has disconnected meanwhile."""
+        """Handle the item when its coordinator is loaded, unless the client has disconnected meanwhile."""
         if self._asker is None or not self._asker.is_over:
             self.handle(may_wait=False)
 

@@ -53,7 +53,7 @@ class EveryHandler(NamedTuple):
 
 def _on_reply(listing: Listing, reply: Page | Lost) -> None:
     if isinstance(reply, Lost):
-        # Nobody knows the items of a Handler that has died until they are loaded again. Clients retry.
+        # The items of a dead Handler are unknown until its successor has loaded its coordinators. Clients retry.
         listing.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     else:
         listing.add_page(reply.items, is_last=not reply.is_open)

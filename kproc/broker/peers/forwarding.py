@@ -1,4 +1,4 @@
-"""Requests about many partitions: handle our own here, forward the others to their owners, join the answers.
+"""Requests about many partitions: handle those of this Handler, forward the others to their owners, join the answers.
 
 An API registers with `@operation(name)` the function that handles one partition at its owner, and calls `gather`. The
 answer is a row of the API's response. It is a dict with the fields of the API's schema, which encodes it, so it needs
@@ -72,7 +72,7 @@ OPERATIONS: Final[dict[str, PartitionOperation]] = {}
 
 
 def operation(name: str, failed: Failed, arguments: Any) -> Callable[[HandlePartition], HandlePartition]:
-    """Register the decorated function as the one that handles `name` for a partition of ours.
+    """Register the decorated function as the one that handles the operation `name` for a partition at its owner.
 
     arguments: the type of the arguments of one partition, as msgspec decodes it.
     """
@@ -172,7 +172,7 @@ class _PartitionParts(NamedTuple):
 
 
 class _PartInWork:
-    """One partition of ours, until its operation has an answer. The answer None means that it has another owner."""
+    """One partition at this Handler, until its operation has an answer. The answer None: another Handler owns it."""
 
     __slots__ = ("_arguments", "_index", "_on_answer", "_operation", "_services", "_topic")
 
@@ -202,8 +202,8 @@ class _PartInWork:
             # Open the log before the operation, because an operation cannot wait for a log.
             owned = services.owner.partitions.get(self._topic, partition)
         except PartitionMoving as moving:
-            # The partition is ours by the newest metadata, and its log is on its way. The client would only look up the
-            # same owner again.
+            # The log is being transferred to this Handler. Wait for it, because with an error the client would look up
+            # the owner and find this Handler again.
             services.owner.transfers.when_ready(moving.key, self._resume)
             return
         except KafkaError as error:
@@ -214,7 +214,7 @@ class _PartInWork:
         except OperationPaused as paused:
             self._arguments = paused.arguments
             if paused.recovering is None:
-                # The operation has used up its share of this cycle, so let the other connections go first.
+                # The operation has used up its time in this duty cycle, so handle other connections first.
                 services.owner.transfers.later((self._topic, self._index), self._resume)
             else:
                 paused.recovering.when_synced(paused.recovering.recovered_end, self._on_synced)

@@ -29,7 +29,8 @@ OnCodes = Callable[[list[int]], None]
 OnCodeOf = Callable[[int, int], None]
 Parts = Sequence[tuple[PartitionKey, Marker]]
 
-# Limit of unanswered markers per owner. So many fit into its ring, so an owner that hangs costs no more memory.
+# Limit of unanswered markers per owner. 2,000 fit into the ring to the owner, so an owner that hangs costs no memory
+# besides its ring.
 IN_FLIGHT_MAX: Final = 2_000
 
 
@@ -62,8 +63,8 @@ class MarkerSender:
             if sent:
                 on_codes = partial(self._on_codes, owner, sent, on_code)
                 send_markers(services, [parts[at] for at in sent], on_codes)
-            # A coordinator that gets this code keeps the marker and sends it again, so nothing is lost by leaving it
-            # out now.
+            # These markers are above the limit of unanswered markers and are not sent. A coordinator that gets this
+            # code keeps the marker and sends it again.
             for at in left:
                 on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -1,10 +1,10 @@
 """Requests with many parts that several Handlers own: send the parts to the owners, join their answers, retry.
 
-A part is a partition or a group. `OwnersRequest` handles our own parts here and sends one call with all of its parts to
-every other owner, which handles it as a `HandledCall`. The answers keep the order of the request. An owner rejects a
-part that another Handler owns by now. The part is then routed again with that owner's metadata, if they are newer than
-those of the first attempt: otherwise this would not end. The parts of an owner that died are not sent again. Their
-outcome is unknown, so each API chooses the error to return.
+A part is a partition or a group. `OwnersRequest` handles the parts of this Handler itself and sends one call with all
+of its parts to every other owner, which handles it as a `HandledCall`. The answers keep the order of the request. An
+owner rejects a part that another Handler owns by now. The part is then routed again, if the rejecting owner has newer
+metadata than the attempt had. Otherwise it would go to the same owner for ever. The parts of an owner that died are not
+sent again. Their outcome is unknown, so each API chooses the error to return.
 
 A Produce or a Fetch of one partition of ours uses none of this. Those with parts of other owners use `Join` alone or
 nothing: produce/forward.py and fetch_owners.py give the reasons.
@@ -55,7 +55,7 @@ class Join(Generic[A]):
 
 
 class PartOperation(Protocol[P_contra, A_co]):
-    """An operation on parts: how to find the owner, handle a part here, or send parts to another owner."""
+    """An operation on parts: finds the owner, handles a part at this Handler, or sends parts to another owner."""
 
     def route(self, part: P_contra) -> int:
         """Return the index of the part's owner. Without an owner, return ours: `handle` then answers with an error."""
@@ -164,7 +164,7 @@ class HandledCall(Generic[A]):
     The answer None means that the part has another owner by now. The reply has the version of our metadata, which the
     caller needs to find that owner.
 
-    answers: the answers of the parts until they have their own, one per part.
+    answers: placeholders for the answers, one per part.
     home: the caller, if the operation can take minutes. `finish_calls_of_leavers` replies at once to one that leaves.
     """
 
@@ -191,7 +191,7 @@ class HandledCall(Generic[A]):
             self.finish()
 
     def finish(self) -> None:
-        """Reply, unless the reply was sent."""
+        """Reply with the answers and, for parts without one, their placeholders. Do nothing if the reply was sent."""
         if not self.is_over:
             self.is_over = True
             if self.home is not None:

@@ -26,7 +26,7 @@ REGISTERED_CALLS: Final[dict[str, RegisteredCall]] = {}
 
 
 def handles(call: Call[B, R]) -> Callable[[HandleCall[B, R]], HandleCall[B, R]]:
-    """Register the decorated function as the one that handles a call. It may reply later."""
+    """Register the decorated function as the one that handles a call. The function may reply after it has returned."""
 
     def register(handle: HandleCall[B, R]) -> HandleCall[B, R]:
         REGISTERED_CALLS[call.name] = RegisteredCall(call, handle)

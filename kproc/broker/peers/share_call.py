@@ -37,9 +37,10 @@ INITIALIZE_STATE: Final = SHARE_STATE.operation("initialize", InitializeState, i
 READ_STATE: Final = SHARE_STATE.operation("read", ReadState, PersistedState)
 WRITE_STATE: Final = SHARE_STATE.operation("write", WriteState, int)
 DELETE_STATE: Final = SHARE_STATE.operation("delete", DeleteState, int)
-# The state without its batches.
+# Reads the state of a share partition without its batches.
 READ_SUMMARY: Final = SHARE_STATE.operation("summary", ReadSummary, PersistedState)
-# An owner has not found the state of an initialized partition. The outcome is 0 when there is a state again.
+# Sent by the owner of a partition that finds no state for an initialized share partition. The outcome is 0 when the
+# state was created again.
 RESTORE_STATE: Final = GROUPS.operation("restore_share_state", SharePartitionKey, int)
 
 

@@ -22,7 +22,7 @@ TRANSACTIONS: Final[CoordinatorCalls[TransactionCoordinator]] = CoordinatorCalls
     "transaction", TRANSACTION_STATE_TOPIC
 )
 
-# The outcome of ADD is one code for all partitions, because they join together or not at all.
+# The outcome of ADD is one code for all partitions, because all or none of them are added to the transaction.
 ADD: Final = TRANSACTIONS.operation("add", AddRequest, int)
 # The result of VERIFY is a code for each partition.
 VERIFY: Final = TRANSACTIONS.operation("verify", AddRequest, list[int])
@@ -76,7 +76,8 @@ def codes_of(outcome: list[int] | int, count: int) -> list[int]:
 
 def as_known(code: int, version: int, fenced_since: int) -> int:
     """Return `code` for a client of this API version. Versions before `fenced_since` do not know PRODUCER_FENCED."""
-    # KIP-588 introduced the code. Older clients treat an unknown code as fatal, and the old one as a fence, too.
+    # KIP-588 introduced PRODUCER_FENCED. Older clients know it only as INVALID_PRODUCER_EPOCH, and treat unknown codes
+    # as fatal.
     if code == ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     return int(code)

@@ -112,7 +112,7 @@ class AppendQueue:
                 respond(owned, queued.targets, results, self._waits_for_sync)
             except InspectionPaused as paused:
                 self._pause(owned, queued, paused)
-            # A FatalError, which says that the log's state is half changed, ends the role: `caught` raises it again.
+            # A FatalError says that the log's state is half changed. `caught` raises it again, so that the role ends.
             except Exception as error:  # noqa: BLE001 - contained
                 self._fail(owned, queued, error)
 

@@ -2,7 +2,7 @@
 
 Requests of one client stay in order when the owner changes: see RecordRouter, "partitions of other Handlers". That is
 why Produce does not use OwnersRequest (owners.py), which sends a returned part again at once, even if later requests
-are already on their way. Here, returned records go before everything that was sent behind them.
+are already on their way. This module routes returned records before all records that were sent after them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ProduceResults(Reply):
     """
 
     results: list[Result | None]
-    returned: tuple[int, bytes, int, bytes] | None = None  # Place in the call, topic id, index, records.
+    returned: tuple[int, bytes, int, bytes] | None = None  # Position in the call, topic id, index, records.
     image: int = 0  # Version of the owner's metadata image when it returned the records.
 
 
@@ -65,12 +65,12 @@ class DeferredRecords(NamedTuple):
     version: int
 
     def fail(self, code: int, message: str | None = None) -> None:
-        """Give the request an error as the result of this partition."""
+        """Fail this partition of its request with an error code."""
         self.target.decide(failed(self.partition, code, message))
 
 
 class ReorderGuard:
-    """Records for a partition that has moved. They wait until the `left` earlier calls about it are finished."""
+    """Records for a partition that has moved. They wait until the `left` earlier Produce calls for it are finished."""
 
     __slots__ = ("key", "left", "waiting")
 
@@ -83,7 +83,8 @@ class ReorderGuard:
 class ForwardedProduce(PendingProduce):
     """A Produce call of another Handler. The last reply has the results; open replies before it return records.
 
-    Records are returned at once. Those of the next call are also returned at once and must not arrive before them.
+    Records are returned at once and not with the last reply. Otherwise the records of the sender's next call, which are
+    also returned at once, could arrive before them.
     """
 
     __slots__ = ("_on_reply", "_services")
@@ -140,7 +141,7 @@ class ForwardReply:
         self._router = router
         self._version = version
         self._image = 0
-        self._returned: set[int] = set()  # Places of the parts whose records were returned.
+        self._returned: set[int] = set()  # Positions in `parts` whose records were returned.
         self.parts = parts  # In the order of the call.
         self.guards: list[ReorderGuard] = []
 

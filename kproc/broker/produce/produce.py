@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
-# A part of a forwarded request: its target, its topic's position in the request and its own in the topic, partition.
+# A partition of a request for another owner: target, position of its topic in the request, position in the topic, key.
 _RemotePart = tuple["ProduceTarget", int, int, "PartitionKey"]
 
 
@@ -87,7 +87,7 @@ def _error_before_acks(version: int, records: memoryview | None) -> int:
 
 @api(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
 def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
-    """Register the API and its versions. The Handler passes Produce requests to its RecordRouter instead."""
+    """Register the API and its versions. Never called: the Handler passes Produce requests to its RecordRouter."""
     raise AssertionError("Produce is handled by RecordRouter")
 
 
@@ -173,7 +173,7 @@ class RecordRouter:
     def _find(
         self, name: str | None, topic_id: bytes | None, index: int
     ) -> tuple[TopicImage, PartitionImage] | int:
-        """Return a partition, or the error code."""
+        """Return a partition with its topic, or the error code for the client."""
         image = self._services.image
         if name is not None:
             topic = image.topics_by_name.get(name)
@@ -331,7 +331,7 @@ class RecordRouter:
             self._send(found[1].owner, PRODUCE_RECORDS, body, on_reply, memoryview(records))
 
     def on_moved(self, moved: Iterable[PartitionKey]) -> None:
-        """Guard the order of records for partitions whose owner has changed, and route those that are parked again."""
+        """Guard the order of records for partitions whose owner has changed. Route their parked records again."""
         version = self._services.image.version
         moved = set(moved)
         for key in moved:
@@ -363,7 +363,10 @@ class RecordRouter:
             reply.guards.append(guard)
 
     def on_settled(self, reply: ForwardReply) -> None:
-        """Close a forwarded call whose parts are all decided or routed again. Route the records behind its guards."""
+        """Close a forwarded call whose partitions are all decided or routed again.
+
+        Route the records of a ReorderGuard that waited for this call last.
+        """
         del self._open_forwards[reply]
         for guard in reply.guards:
             guard.left -= 1

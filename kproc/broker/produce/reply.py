@@ -182,11 +182,11 @@ class RepeatedProduce(msgspec.Struct, gc=False, eq=False):
 
     @property
     def transactional_id(self) -> None:
-        """No transactional request is repeated, because its partition may have to be verified."""
+        """Return None: transactional requests use the general path, because their partition may have to be verified."""
         return
 
     def decide(self, result: Result) -> None:
-        """Send the response. An error is answered by an ordinary request object."""
+        """Send the response. An ordinary request object (OneProduce) sends an error response."""
         template = self.path.template
         if template is None or result[1]:
             self.path.parsed(self).decide(result)

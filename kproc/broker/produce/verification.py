@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
     from kproc.wire.hot import ProduceRequest
 
-# First Produce version of transaction version 2 (KIP-890 part 2). Clients send no AddPartitionsToTxn before it.
+# First Produce version of transaction version 2 (KIP-890 part 2). Clients that use it send no AddPartitionsToTxn.
 _FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_ABORTABLE: Final = 11  # An older client does not know TRANSACTION_ABORTABLE.
 _ASKING: Final = "asking a transaction's coordinator"
@@ -84,8 +84,8 @@ def refusal_of_transaction(context: RequestContext, request: ProduceRequest) -> 
         name is None or not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
     ):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    # As in ReplicaManager, all transactional batches of a request are of one producer: there is one transactional id to
-    # verify them by.
+    # As in Kafka's ReplicaManager, all transactional batches of a request must be of one producer, because the request
+    # has only one transactional id.
     return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
 
 
@@ -131,8 +131,8 @@ def _error_for_producer(code: int, version: int) -> tuple[int, str | None]:
     The codes and messages are those of Kafka's ReplicaManager.
     """
     adds = version >= _FIRST_THAT_ADDS
-    # KIP-890: clients before it know none of these codes in a Produce. They retry NOT_ENOUGH_REPLICAS, and the next try
-    # may find the coordinator.
+    # Clients older than KIP-890 know none of these codes in a Produce response. They retry NOT_ENOUGH_REPLICAS, and
+    # their next attempt may find the coordinator.
     if code in _UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         why = "Unable to verify the partition has been added to the transaction. Underlying error: "
         return ErrorCode.NOT_ENOUGH_REPLICAS, why + ErrorCode(code).name
@@ -154,7 +154,7 @@ class TransactionalProduce:
         queue.on_confirmed = self._on_confirmed
         self._request_join = transaction_call.request_join
         self._waiting: dict[tuple[OwnedPartition, int], _ParkedBatches] = {}
-        # Batches of the request in work whose coordinator must be called. `send_requests` sends one call for all of
+        # Batches of the current request whose coordinator must be called. `send_requests` sends one call for all of
         # them.
         self._to_verify: list[_ParkedBatches] = []
         # Confirmed batches until the next flush has appended them, by partition and producer id.
@@ -179,7 +179,7 @@ class TransactionalProduce:
             self._queue.flush()
         waiting = self._still_waiting(owned, producer_id, epoch)
         index = owned.key[1]
-        # A newer producer of the same id waits already, so this one was fenced.
+        # Batches with a newer epoch of this producer id are parked already, so the producer of this batch was fenced.
         if waiting is not None and waiting.producer.epoch > epoch:
             target.decide(failed(index, ErrorCode.INVALID_PRODUCER_EPOCH))
             return
@@ -224,7 +224,7 @@ class TransactionalProduce:
     def _is_fenced(owned: OwnedPartition, producer_id: int, epoch: int, *, adds: bool) -> bool:
         """Return True if the log knows a newer epoch of the producer. Then the coordinator need not be called.
 
-        The records are not validated before this.
+        Called before the records are validated.
         """
         entry = owned.log.state.producers.get(producer_id)
         return (
@@ -237,7 +237,7 @@ class TransactionalProduce:
     def _is_first(
         owned: OwnedPartition, producer_id: int, epoch: int, records: memoryview, *, adds: bool
     ) -> bool:
-        """Return True if the transaction must be verified first.
+        """Return True if the transaction must be verified before this batch is appended.
 
         Invalid batches need no verification, because the log rejects them anyway.
         """
@@ -257,7 +257,8 @@ class TransactionalProduce:
     def send_requests(self) -> None:
         """Send the coordinator one call for all partitions of a request."""
         to_verify, self._to_verify = self._to_verify, []
-        # A request has one producer. There are more only if an exception kept an earlier request from calling this.
+        # A request has one producer. Batches of another one are left only if an exception kept an earlier request from
+        # calling send_requests.
         by_producer: dict[tuple[TxnProducer, bool], list[_ParkedBatches]] = {}
         for each in to_verify:
             by_producer.setdefault((each.producer, each.adds), []).append(each)
@@ -280,12 +281,12 @@ class TransactionalProduce:
     def _on_code(self, parked: list[_ParkedBatches], code: int) -> None:
         """Handle the coordinator's code: append or reject the batches that are still parked."""
         if code == ErrorCode.TRANSACTION_ABORTABLE and len(parked) > 1:
-            # Some partitions are missing from the transaction, but the one code does not say which. Ask for each alone.
+            # Some partitions are missing from the transaction, but the one code does not say which. Verify each alone.
             for each in parked:
                 self._request([each])
             return
         for each in parked:
-            # Otherwise the batches were rejected meanwhile, or were routed to another owner.
+            # Skip batches that were rejected or routed to another owner while the coordinator was called.
             if self._waiting.get(each.key) is each:
                 del self._waiting[each.key]
                 self._services.containment.run(_FINISHING, each, self._finish, each, code)
@@ -302,7 +303,8 @@ class TransactionalProduce:
             for deferred in waiting.batches:
                 deferred.fail(unknown_topic(deferred.version))
             return
-        # Queue them behind the batches of this duty cycle, so that first batches of many producers share one write.
+        # Queue the confirmed batches for the flush at the end of this duty cycle, so that the first batches of many
+        # producers share one write.
         for deferred in waiting.batches:
             records = memoryview(deferred.records)
             self._queue.enqueue(waiting.owned, records, deferred.target, CONFIRMED)
