@@ -39,16 +39,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ACCEPTS_PER_PASS: Final = 64  # Bounds a duty cycle; epoll is level-triggered, so it reports the rest again.
-# accept(2) fails with these when the process or the host has no descriptors or memory left. That passes, so the
-# Acceptor waits and tries again.
+# accept(2) fails with these when the process or the host has no descriptors or memory left. The lack is temporary, so
+# the Acceptor pauses and retries.
 _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # Pause without free descriptors. More frequent attempts only waste CPU time, because descriptors come back when
 # connections close.
 _BACKOFF_NS: Final = 100_000_000
 _IDLE_MS: Final = 1000
 _SAY_NS: Final = 1_000_000_000
-# The longest waits for the host names in limits, at the start and after a change of limits. Clients wait meanwhile. A
-# limit whose name takes longer comes into force when the name server answers.
+# The longest times for which the Acceptor waits until host names in max.connections.per.ip.overrides are resolved: at
+# its start, and after a change of limits. A limit whose name takes longer comes into force when the name server
+# answers.
 _NAMES_AT_START_S: Final = 1.0
 _NAMES_S: Final = 0.05
 _LOOKUP_NS: Final = 50_000_000  # Interval at which a pending look-up is polled.
@@ -161,7 +162,7 @@ class Acceptor(Role):
             self._lookups.wait(patience_s)
 
     def _apply_limits(self) -> set[str]:
-        """Put the limits into force with the addresses known so far. Return the names in them."""
+        """Put the limits into force with the addresses known so far. Return the host names in the limits."""
         names: set[str] = set()
 
         def resolve(host: str) -> list[str]:
@@ -184,12 +185,12 @@ class Acceptor(Role):
         return max(0, min((self._next_timer_ns(now_ns) - now_ns) // 1_000_000 + 1, _IDLE_MS))
 
     def _next_timer_ns(self, now_ns: int) -> int:
-        """Return the time of the next event that no descriptor reports."""
+        """Return the time (monotonic ns) of the next event that no descriptor reports, such as the end of a pause."""
         due = [self._parked.first]
         if self._backoff_until_ns:
             due.append(self._backoff_until_ns)
-        # Leave out a time that has passed. If the Acceptor is still blocked then, it waits for a credit or a place, and
-        # a Processor's report on a descriptor ends that wait.
+        # Skip a ready time in the past. After it, a blocked Acceptor waits for a credit or for a connection to close,
+        # and a Processor reports both on its handoff socket.
         if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
             due.append(self.quotas.ready_ns)
         if self._lookups.is_busy:
@@ -236,7 +237,7 @@ class Acceptor(Role):
     def drain(self) -> None:
         self._is_stopping = True
         self._watch_listener(False)
-        # The parked sockets are closed before their delay is over, because the drain does not wait for them.
+        # Close the parked sockets of throttled clients now, because the drain does not wait until their delay is over.
         self._close_parked(1 << 62)
 
     def is_drained(self) -> bool:
@@ -252,7 +253,7 @@ class Acceptor(Role):
     # -- watching the listener ---------------------------------------------------------------------------------
 
     def _update_watch(self, now_ns: int) -> None:
-        """Watch the listening socket, unless the connection at its head may not be accepted yet."""
+        """Watch the listening socket, unless the connection at the head of its backlog may not be accepted yet."""
         if now_ns >= self._backoff_until_ns:
             self._backoff_until_ns = 0
         if self._blocked_since_ns and self._queue.has_room(now_ns) and self.quotas.admit(now_ns):
@@ -285,7 +286,7 @@ class Acceptor(Role):
         return self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
     def _block(self, now_ns: int) -> None:
-        """Stop watching the listening socket: the connection at its head may not be accepted yet."""
+        """Stop watching the listening socket: the connection at the head of its backlog may not be accepted yet."""
         self._blocked_since_ns = now_ns
         self._watch_listener(False)
 
@@ -309,7 +310,8 @@ class Acceptor(Role):
                 self.quotas.cancel_admission(now_ns)
                 return taken
             except OSError as error:
-                # accept(2) fails with EINVAL on a socket that does not listen: the port is not open, or was closed.
+                # accept(2) fails with EINVAL on a socket that does not listen: the supervisor has not opened the port
+                # yet, or has closed it.
                 if error.errno == errno.EINVAL and not self._is_open():
                     self.quotas.cancel_admission(now_ns)
                     return taken
@@ -327,7 +329,7 @@ class Acceptor(Role):
             ):
                 sock.close()
             self._values[_EVENTS] = self._base_events + self.quotas.broker_events
-            # Store it at once, because other Acceptors enforce the broker's rate with it.
+            # Store the number of events at once, because the other Acceptors enforce the broker's rate with it.
             self._metrics.store_one(_EVENTS)
         return taken
 
@@ -340,7 +342,8 @@ class Acceptor(Role):
     def _handle_accepted(self, sock: socket.socket, address: object, now_ns: int) -> None:
         """Pass an accepted socket to a Processor, or close it.
 
-        It is closed at once above the count of its address, and later above its rate.
+        If its address has too many connections, close it at once. If its address connects too fast, close it after a
+        delay.
         """
         packed, port = remote_address(address)
         answer = self.quotas.admit_address(packed, now_ns)
@@ -358,7 +361,8 @@ class Acceptor(Role):
             try:
                 configure(sock, self._send_buffer_bytes)
                 flags = self._protocol_flags | (FLAG_LOOPBACK if is_loopback(sock) else 0)
-            # The client has already reset this socket. The others can be used.
+            # The client has reset the connection since accept(2). Close only this socket: the error says nothing about
+            # others.
             except OSError as error:
                 logger.info("closing a connection from %s: %s", address, error)
                 self.quotas.release(packed)
@@ -385,7 +389,7 @@ class Acceptor(Role):
     def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
         """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
         self.quotas.cancel_admission(now_ns)
-        # A close freed descriptors, so the next duty cycle can accept without a pause.
+        # Closing parked sockets freed descriptors, so the next duty cycle can accept without a pause.
         if self._close_parked(1 << 62):
             return
         logger.error("cannot accept connections: %s; trying again in 0.1 s", os.strerror(error.errno or 0))
@@ -400,21 +404,21 @@ class Acceptor(Role):
 
     @property
     def _is_waiting(self) -> bool:
-        """True while the counts change although nothing happens, so that they must be stored at every tick."""
+        """Return True while metrics change with time alone, so that every tick must store them."""
         return bool(self._blocked_since_ns or self._parked or self.quotas.has_excess)
 
     def _rest_ms(self) -> int:
         return STORE_MS if self._is_waiting else super()._rest_ms()
 
     def _on_tick(self, now_ns: int) -> None:
-        """Count the parked connections and the time of throttles and blocks."""
+        """Update the metrics: the number of parked connections, and the time throttled and blocked."""
         values = self._values
         values[_CONNECTIONS_PARKED] = len(self._parked)
         quotas, before = self.quotas, self._stored_throttles
         self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
         for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
             values[slot] += now - then  # Added to the counts of this Acceptor's predecessor.
-        # Count a block that lasts, so that the metric grows during it and not only at its end.
+        # Count the blocked time so far, so that the metric grows during a block and not only at its end.
         if self._blocked_since_ns:
             values[_BLOCKED] += now_ns - self._blocked_since_ns
             self._blocked_since_ns = now_ns

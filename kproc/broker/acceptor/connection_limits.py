@@ -38,7 +38,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     address_max_overrides: Mapping[bytes, int] = msgspec.field(default_factory=dict)
     address_rate: float = UNLIMITED
     address_rate_overrides: Mapping[bytes, float] = msgspec.field(default_factory=dict)
-    # Listeners that broker-wide limits do not apply to: connections of other listeners are closed to make room.
+    # Indexes of listeners to which broker-wide limits do not apply. Connections of other listeners are closed to make
+    # room.
     protected: frozenset[int] = frozenset()
 
     @property
@@ -63,11 +64,11 @@ def _limit_of_broker(config: Config, settings: DynamicSettings, key: str) -> int
 
 
 def _limit_of_listener(listener: str, config: Config, settings: DynamicSettings, key: str) -> int:
-    """Return a listener's own limit. A key with its prefix wins, even a static one over a dynamic plain one."""
+    """Return a listener's own limit. A key with its prefix wins, even a static one over a dynamic plain key."""
     dynamic = settings.overrides.get(listener_key(listener, key))
     if dynamic is not None:
         return int(dynamic)
-    # KIP-612 and SocketServer: the listener's prefix decides before the question whether a value is dynamic or static.
+    # As in Kafka's SocketServer (KIP-612), a static key with the listener's prefix overrides a dynamic plain key.
     static = config.listener_value(listener, key)
     return static if static is not None else _limit_of_broker(config, settings, key)
 

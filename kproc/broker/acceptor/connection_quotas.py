@@ -25,11 +25,13 @@ from kproc.broker.acceptor.connection_limits import UNLIMITED, ConnectionLimits
 from kproc.broker.acceptor.rate import PacedRate, WindowedRate
 
 TOO_MANY: Final = -1
-# An eviction that a Processor has not carried out after this is requested again.
+# An eviction that a Processor has not carried out within this time is requested again.
 _EVICTION_NS: Final = 1_000_000_000
-# The new Processor of a migrating connection may report it before the old one does: only an excess that lasts counts.
+# While a connection migrates, its new Processor can report it before the old one reports its end, so that it counts
+# twice. Evictions begin only if an excess lasts this long.
 _SETTLED_NS: Final = 200_000_000
-# A Processor that has not sent its first report within this time hangs; the Acceptor then goes on without it.
+# A Processor that has not sent its first report within this time hangs. The Acceptor then accepts connections without
+# it.
 _REPORT_NS: Final = 3_000_000_000
 
 
@@ -81,7 +83,7 @@ class ConnectionQuotas:
     def apply(self, limits: ConnectionLimits) -> None:
         """Set new limits. They hold from the next connection on. A wait that has begun is not shortened."""
         if self.limits.broker_rate >= UNLIMITED:
-            # Ignore the events that others recorded while no broker-wide rate was set.
+            # Ignore the events that other Acceptors recorded while no broker-wide rate was set.
             self._heard_elsewhere = self._elsewhere()
         self.limits = limits
 
@@ -107,7 +109,10 @@ class ConnectionQuotas:
 
     @property
     def ready_ns(self) -> int:
-        """Return the time at which the rates allow the waiting connection, or 0. The counts may still forbid it."""
+        """Return the time (ns) from which the rates allow the next connection, or 0 if `admit` has recorded no event.
+
+        The limits of open connections may still forbid it.
+        """
         return self._ready_ns if self._has_ticket else 0
 
     def _has_slot(self, now_ns: int) -> bool:
@@ -133,7 +138,8 @@ class ConnectionQuotas:
     def _record(self, now_ns: int) -> int:
         """Record one connection in the rates; return how long it must wait for them, in ns.
 
-        The wait is at most quota.window.size.seconds, because with a low limit the broker must not look dead.
+        The wait is at most one sample (quota.window.size.seconds), so that a broker with a low limit does not look
+        dead.
         """
         limits, wait_ns = self.limits, 0
         self._listener_rate.record(1, now_ns)
@@ -231,9 +237,9 @@ class ConnectionQuotas:
 
     @property
     def has_excess(self) -> bool:
-        """Return True if the broker has too many connections.
+        """Return True if the broker has more connections than max.connections.
 
-        `evictions` then waits to see whether a migration causes that.
+        `evictions` acts only if this lasts 200 ms, because a migrating connection counts twice for a moment.
         """
         return self._excess_since_ns > 0
 
@@ -246,7 +252,8 @@ class ConnectionQuotas:
             return 0
         if not self._excess_since_ns:
             self._excess_since_ns, self._excess_least = now_ns, excess
-        # A migration causes an excess that ends soon. The smallest excess of the whole time is what remains without it.
+        # A migrating connection counts twice for a moment. Evict only the smallest excess since the excess began, which
+        # includes no such connection.
         excess = self._excess_least = min(excess, self._excess_least)
         if now_ns - self._excess_since_ns < _SETTLED_NS:
             return 0
@@ -261,9 +268,9 @@ class ConnectionQuotas:
         return share
 
     def _share_of(self, excess: int) -> int:
-        """Return this listener's share of the evictions.
+        """Return how many of `excess` connections this listener must close.
 
-        The unprotected listener with most connections comes first. Every Acceptor computes the same order.
+        The unprotected listener with most connections closes first. Every Acceptor computes the same order.
         """
         for listener, count in sorted(self.counts.listeners(), key=lambda each: (-each[1], each[0])):
             if listener in self.limits.protected:

@@ -24,7 +24,7 @@ from kproc.broker.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
 
-# A Processor that had no descriptor, or no room in its socket, gets no socket for this long.
+# A Processor that had no free descriptor, or whose handoff socket was full, gets no client socket for this long.
 _PAUSE_NS: Final = 100_000_000
 _REFUSED_SLOT: Final = SLOT["connections_refused"]
 
@@ -54,7 +54,7 @@ class _HandoffTarget:
 class HandoffQueue:
     """Passes accepted sockets to the Processors in turn. One per Acceptor.
 
-    Calls `release` for each socket that a Processor counts from now on.
+    Calls `release` with the client's address when a Processor has registered a socket and counts it from then on.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class HandoffQueue:
     def detach(self, peer: AgentId) -> None:
         """Handle the end of a Processor: queue the sockets that it did not acknowledge, and discard its counts."""
         for target in [each for each in self._targets if each.peer == peer]:
-            # Read first: it may have acknowledged sockets right before it died. These connections died with it and must
-            # not be passed to another Processor.
+            # Read the last acknowledgements first. The Processor may have read requests of these connections before it
+            # died, so they are closed and not passed to another Processor.
             self._read(target, 0)
             self._targets.remove(target)
             self._unwatch(target)
@@ -132,7 +132,7 @@ class HandoffQueue:
         return [each.paused_until_ns for each in self._targets if each.paused_until_ns]
 
     def evict(self, count: int) -> None:
-        """Ask Processors to close `count` connections of this listener, in proportion to how many each has."""
+        """Request Processors to close `count` connections of this listener, in proportion to how many each has."""
         held = {target: self._counts.of_source(target, self._listener) for target in self._targets}
         wanted = dict.fromkeys(held, 0)
         for _ in range(min(count, sum(held.values()))):
@@ -144,7 +144,8 @@ class HandoffQueue:
                 message = HANDOFF.pack(EVICT, self._listener, min(share, 0xFFFF), NO_ADDRESS, 0)
                 try:
                     target.sock.send(message)
-                # The socket is full, or the Processor has ended. ConnectionQuotas.evictions requests it again later.
+                # The handoff socket is full, or the Processor has ended. ConnectionQuotas.evictions requests the rest
+                # again later.
                 except OSError as error:
                     logger.info("cannot request %s to close connections: %s", target.peer, error)
 
@@ -199,7 +200,8 @@ class HandoffQueue:
                 self._serial = serial
                 target.unacknowledged[serial] = accepted
                 return True
-            # The message cannot be sent now, mostly because the Processor does not read. Try another one meanwhile.
+            # The message cannot be sent now, mostly because the Processor does not read its handoff socket. Pause this
+            # Processor, and try the next one.
             target.paused_until_ns = now_ns + _PAUSE_NS
         return False
 
@@ -211,8 +213,8 @@ class HandoffQueue:
             except BlockingIOError:
                 return count
             except ConnectionResetError:
-                # The Processor died with messages of ours unread. The kernel reports this once, and then delivers the
-                # messages that it had sent.
+                # ECONNRESET: the Processor died before it read all our messages. The kernel reports this once, and then
+                # delivers the messages that the Processor had sent.
                 continue
             except OSError as error:
                 logger.info("cannot read the handoff socket of %s: %s", target.peer, error)

@@ -76,7 +76,7 @@ def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, An
     # The paths of a request are absolute (KIP-113), but log.dirs may be relative to the directory where the broker was
     # started.
     ours = str(Path(context.services.config.log_dirs).absolute())
-    # By topic, as the answer has no directories.
+    # Error codes by topic and partition, because the response does not show directories.
     codes: dict[str, dict[int, int]] = {}
     for directory in request["dirs"]:
         for topic in directory["topics"]:

@@ -64,10 +64,10 @@ def handle_partition(
 ) -> None:
     """Advance the start of one of our logs, and answer when the new start is on disk.
 
-    After a crash it waits for the log's first sync, which determines the high watermark.
+    After a crash, wait for the log's first sync, which determines the high watermark.
     """
-    # Before that sync the high watermark is too low. Offsets below the real one would be out of range, and a deletion
-    # up to the high watermark would delete too little.
+    # Before the first sync after a crash, the high watermark is too low. Higher offsets would be rejected as out of
+    # range, and a deletion up to the high watermark would delete too little.
     if owned.is_recovering:
         raise OperationPaused(offset, owned)
     index = partition.index
@@ -90,9 +90,10 @@ def handle_partition(
     if start != before:
         owned.after_start_moved()
 
-    # Write it even if the log started there already, because the earlier request may have failed to write it.
+    # Write the start to the checkpoint even if the log starts there already, because an earlier request may have failed
+    # to write it.
     def on_reply(reply: Done | Lost) -> None:
-        # The cleaner has died. Its successor will write the start, but we cannot confirm that now.
+        # The cleaner has died. Its successor will write the new start, but this cannot be confirmed now.
         if isinstance(reply, Lost):
             on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
         else:

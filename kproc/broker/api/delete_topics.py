@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # Below v3 TOPIC_DELETION_DISABLED has no meaning for a client.
 _DELETION_DISABLED_SINCE = 3
 _REFUSED_SINCE = 5  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
-# Equal for the name and the id of a topic. They must be in one slice, because the controller rejects duplicates.
+# A field that `_prepare` adds to each entry, equal for the name and the id of one topic. Such entries must be in one
+# slice, because the controller rejects duplicates in a request.
 _MEANT = "meant"
 
 

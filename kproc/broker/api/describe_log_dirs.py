@@ -37,7 +37,7 @@ Wanted = list[tuple[str, list[int]]]
 )
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
     image = context.services.image
-    # Divide a request for all topics by itself. The usual division counts the rows of the request, and this one names
+    # Divide a request for all topics here. The usual division counts the rows of the request, and this request has
     # none.
     if request["topics"] is None and _has_many(image):
         context.divide(

@@ -25,7 +25,7 @@ _OPERATION: Final = "describe_producers"
 @api(
     ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
-    # A topic and one of its partitions, which may have 10,000 producers.
+    # A slice has 2 rows: a topic and one of its partitions, which may have 10,000 producers.
     rows=(rows_at("topics.partition_indexes", "topics.partitions.active_producers", size=2),),
 )
 def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:

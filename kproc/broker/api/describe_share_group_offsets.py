@@ -156,7 +156,8 @@ def _add_states(
                 row.update(_partition(row["partition_index"]), error_code=end["error_code"])
             else:
                 lag = end["offset"] - state.start_offset - state.delivery_complete_count
-                # InitializeShareGroupState stores any 64-bit start offset.
+                # Clamp the lag to an int64. InitializeShareGroupState stores any 64-bit start offset, so the difference
+                # can be larger.
                 row["lag"] = min(max(lag, INT64_MIN), INT64_MAX)
         context.reply({"groups": groups})
 

@@ -29,7 +29,7 @@ _STEP_ROWS: Final = 2_000
 def _prepare(_context: RequestContext, request: dict[str, Any]) -> Iterator[None]:
     steps = _mark_repeated(request)
     if len(request["users"] or ()) <= division.SLICE_ROWS:
-        # Take all steps now, because a request of this size is handled as a whole and nobody takes further steps.
+        # Run all steps now, because a request of this size is handled as a whole, and nobody would run further steps.
         list(steps)
     return steps
 

@@ -90,7 +90,7 @@ def group_row(
 
 
 def names_of(image: ClusterImage, topic_ids: Iterable[bytes]) -> set[str]:
-    """Return the names of the topics that exist."""
+    """Return the names of those topics that exist."""
     return {topic.name for topic in map(image.topic_by_id, topic_ids) if topic is not None}
 
 

@@ -110,14 +110,15 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
     # values.
     _check_rights(context, transactional_id)
     current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
-    # A producer that sets only one of the two has a bug.
+    # A producer that sets only the producer id or only the epoch has a bug.
     if (current[0] == NO_ID) != (current[1] == NO_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
     if transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
     def on_done(outcome: Granted | int) -> None:
-        # A producer that names its id aborts its own transaction, after an error (KIP-360).
+        # Log the abort unless the producer has named its id. Then it aborts its own transaction, after an error
+        # (KIP-360).
         if isinstance(outcome, Granted) and outcome.has_aborted and current[0] == NO_ID:
             context.services.change_log.log_aborted_transaction(context, transactional_id or "")
         context.reply(fields_of(outcome, version, _FENCED_SINCE))

@@ -112,7 +112,7 @@ def gather_ends(services: Services, partitions: Sequence[tuple[str, int]], on_do
 def _refused_and_wanted(
     context: RequestContext, request: dict[str, Any]
 ) -> tuple[dict[tuple[int, int], Answer], list[tuple[str, int, tuple[int, int, int]]]]:
-    """Return the answers that need no log, by the positions of the topic and of the partition in it, and the rest."""
+    """Return the answers that need no log, by (position of the topic, of the partition in it), and the look-ups."""
     topics = request["topics"]
     isolation = request.get("isolation_level", 0)
     times_asked = Counter(
@@ -179,7 +179,8 @@ def handle_partition(
 
     After a crash the answer waits for the log's first sync, which determines the high watermark.
     """
-    # An answer before that sync could name offsets of records that the next crash takes. A consumer would begin there.
+    # An answer before the first sync after a crash could name an offset that the next crash truncates. A consumer would
+    # begin there.
     if owned.is_recovering:
         raise OperationPaused(wanted, owned)
     if not isinstance(wanted, Search):
@@ -211,7 +212,7 @@ def _find(log: Log, search: Search) -> tuple[int, int] | None:
         found = log.reader.max_timestamp(search.progress)
     else:
         found = log.reader.offset_for_timestamp(timestamp, search.progress)
-    # A record at or above the bound cannot be fetched yet. Kafka answers -1, as if it did not exist.
+    # A record at or above `readable` cannot be fetched yet. Kafka answers -1, as if it did not exist.
     return found if found is not None and found[0] < readable else None
 
 
@@ -227,7 +228,8 @@ def find_offset(owned: OwnedPartition, partition: PartitionImage, search: Search
     try:
         found = _find(log, search)
         leader_epoch = -1 if found is None else log.reader.epoch_of(found[0])
-        # The current epoch, even if the high watermark is before the end and belongs to an earlier epoch.
+        # LATEST gets the log's current epoch, even if the high watermark is below the log's end and belongs to an
+        # earlier epoch.
         if timestamp == LATEST:
             leader_epoch = log.state.leader_epoch
     except KafkaError as error:

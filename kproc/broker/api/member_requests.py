@@ -21,7 +21,7 @@ NAMES_BYTES_MAX: Final = 1_000_000
 
 def client_id_of(context: RequestContext) -> str:
     """Return the client id as text, shortened because coordinators store it in records."""
-    # Each byte that is not UTF-8 becomes three.
+    # Shorten the decoded text, because each invalid byte becomes U+FFFD, which has 3 bytes in UTF-8.
     return shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
 
 

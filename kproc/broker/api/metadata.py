@@ -219,7 +219,7 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
     ]
     if request.get("include_topic_authorized_operations", False):
         for row in rows:
-            # As in Kafka, a name without a topic has authorized operations, too.
+            # As in Kafka, the name of a topic that does not exist has authorized operations, too.
             if row["name"] is not None and row["error_code"] != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 operations = operations_on(context, ResourceType.TOPIC, row["name"])
                 row["topic_authorized_operations"] = operations

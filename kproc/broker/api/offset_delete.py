@@ -41,8 +41,8 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
         for topic in request["topics"]
         if topic["name"] not in hidden
         for each in topic["partitions"]
-        # KafkaApis.handleOffsetDeleteRequest answers UNKNOWN_TOPIC_OR_PARTITION for the others, and does not call the
-        # coordinator for them.
+        # As in KafkaApis.handleOffsetDeleteRequest, partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION and are
+        # not sent to the coordinator.
         if image.partition(topic["name"], each["partition_index"]) is not None
     ]
     if not group_id:

@@ -45,7 +45,7 @@ _LISTED: Final = "listed"
 
 
 class OffsetRow(msgspec.Struct, array_like=True, gc=False):
-    """The offset of one partition. Without further values, no offset is committed."""
+    """The offset of one partition. The default values mean that no offset is committed."""
 
     partition: int
     offset: int = _NO_OFFSET
@@ -75,7 +75,8 @@ class OffsetsRequest(msgspec.Struct):
 
     topics: list[TopicPartitions] | None
     requires_stable: bool
-    # The member of a group of the consumer protocol. An admin client has no epoch, and classic groups ignore both.
+    # The member of a group of the consumer protocol. An admin client sends no epoch, and classic groups ignore id and
+    # epoch.
     member_id: str | None = None
     member_epoch: int = NO_EPOCH
 

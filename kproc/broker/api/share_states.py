@@ -51,7 +51,7 @@ def handle_states(
     "Unable to read share group state."
     """
     group_id = request["group_id"]
-    # As in Kafka, such a request has no results. Its rows name nothing.
+    # As in Kafka, a request without a group id, or with a topic without partitions, gets no results.
     if not group_id or any(not topic["partitions"] for topic in request["topics"]):
         context.reply({"results": []})
         return

@@ -94,7 +94,7 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
             respond(outcome)
 
     def respond(result: StreamsHeartbeatResult) -> None:
-        # Kafka sends the lag of version 0 as 0.
+        # As in Kafka, the acceptable recovery lag of version 0 is 0, the field's default.
         context.reply(_fields_of(result, knows_lag=context.api_version > 0))
 
     heartbeat = _heartbeat_of(context, request, topology, creations.known_hash(group_id))
@@ -168,7 +168,8 @@ def _validate_join(request: Fields, topology: Topology | None) -> None:
     if topology.epoch < 0:
         raise invalid_request(f"The topology's epoch is {topology.epoch}, but must be at least 0.")
     reject_invalid_topology(topology)
-    # Names and configs of a client are in UTF-8 both in JSON and in the record, and JSON is never shorter.
+    # The size of the JSON is a limit for that of the record. Both have names and configs in UTF-8, and JSON is never
+    # shorter.
     size = len(msgspec.json.encode(topology))
     if size > TOPOLOGY_BYTES_MAX:
         raise KafkaError(
@@ -193,7 +194,7 @@ def _heartbeat_of(
         owned=None if None in tasks else MemberTasks(*map(read_tasks, tasks)),
         process_id=request["process_id"],
         endpoint=None if endpoint is None else Endpoint(**endpoint),
-        # As in Kafka, the last one of a key counts.
+        # As in Kafka, the last of several tags with the same key counts.
         client_tags=None if tags is None else tuple(KeyValue(**each) for each in _by_key(tags).values()),
         task_offsets=_offsets_of(request["task_offsets"]),
         task_end_offsets=_offsets_of(request["task_end_offsets"]),

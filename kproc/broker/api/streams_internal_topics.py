@@ -85,7 +85,7 @@ def _on_created(
 
 
 def _respond(context: RequestContext, result: StreamsHeartbeatResult, respond: Respond) -> None:
-    """Respond with the reasons of failures, if there are any."""
+    """Respond with the result, and with the reasons of failed creations if there are any."""
     services = context.services
     failures = services.owner.topic_creations.failures_of(result.missing_topics, services.clock.now_ns())
     if failures:
@@ -94,7 +94,7 @@ def _respond(context: RequestContext, result: StreamsHeartbeatResult, respond: R
         shown += f" and {more} more" if more > 0 else ""
         respond(_with_detail(result, f"; Creation failed: {shown}."))
         return
-    # The next heartbeat gives the member its tasks. Without this change clients send it after 5 s.
+    # The member gets its tasks with its next heartbeat. Without this change clients would send that after 5 s.
     interval_ms = min(result.heartbeat_interval_ms, UNSETTLED_HEARTBEAT_MS)
     respond(msgspec.structs.replace(result, heartbeat_interval_ms=interval_ms))
 

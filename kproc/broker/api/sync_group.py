@@ -38,7 +38,7 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
         # for its own (SyncGroupRequest.areMandatoryProtocolTypeAndNamePresent).
         context.reply(error_response(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None))
         return
-    # As in Kafka, the protocol's errors come before the missing right.
+    # As in Kafka, check the right only after the fields of the protocol.
     check_needs(context, (on_group(Operation.READ),), request)
 
     def on_done(outcome: SyncResult | int) -> None:

@@ -32,7 +32,7 @@ class TopicCreations:
         self._in_creation: set[str] = set()
         # Topic -> end of its back-off, reason. The ends rise from the first to the last entry.
         self._failures: dict[str, tuple[int, str]] = {}
-        # Group id -> hash of its missing topics, and the topics. The one that was used last is the last.
+        # Group id -> hash of its missing topics, and the topics. The most recently used group is the last.
         self._missing: dict[str, tuple[int, Topics]] = {}
 
     def known_hash(self, group_id: str) -> int:
@@ -40,10 +40,10 @@ class TopicCreations:
         return self._missing[group_id][0] if group_id in self._missing else 0
 
     def remember(self, group_id: str, missing_hash: int, topics: Topics) -> Topics:
-        """Return the missing topics of a group. `topics` is empty if the coordinator found that we know them.
+        """Return a group's missing topics. `topics` is empty if the coordinator found that this Handler knows them.
 
-        The result is empty if we know them no more, because other groups came between. The next heartbeat then gets
-        them again.
+        The result is empty if the Handler has discarded them, because more than 16 other groups came in between. The
+        response to the next heartbeat then has them again.
         """
         known = self._missing.pop(group_id, (0, ()))
         if not missing_hash:
@@ -68,7 +68,7 @@ class TopicCreations:
         return chosen
 
     def finish(self, topics: Sequence[StreamsTopic], failures: Mapping[str, str], now_ns: int) -> None:
-        """End the creation of topics. `failures` has the reason for each topic that does not exist now."""
+        """Record that the creation of topics has ended. `failures`: the reason for each topic that does not exist."""
         self._in_creation.difference_update(topic.name for topic in topics)
         for name, reason in failures.items():
             self._failures.pop(name, None)

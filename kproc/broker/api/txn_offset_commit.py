@@ -81,7 +81,7 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
         on_done(ErrorCode.INVALID_GROUP_ID)
         return
     producer = Producer(request["producer_id"], request["producer_epoch"])
-    # A member of the consumer protocol sends its epoch in the older field, too.
+    # Before v6 the field is called generation_id. A member of the consumer protocol sends its epoch in it.
     epoch_field = "generation_id_or_member_epoch" if version >= _IDS_SINCE else "generation_id"
     commit = CommitRequest(
         group_id=group_id,
@@ -98,7 +98,8 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
 
 def _as_known(version: int, code: int) -> int:
     """Replace a code that the client's version does not know."""
-    # Producers before Kafka 2.0 fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296). They retry the other code.
+    # Producers before Kafka 2.0 fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296). They retry
+    # COORDINATOR_NOT_AVAILABLE.
     if version < _LOADING_SINCE and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if version < _ABORTABLE_SINCE and code == ErrorCode.TRANSACTION_ABORTABLE:
@@ -136,7 +137,8 @@ def _verify_and_commit(services: Services, partition: int, item: Item, on_outcom
 
     def on_code(code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            # No producer has this id. Remove the verification, because a client can try 2^63 ids.
+            # No producer has this id. Remove the verification, because a client can try 2^63 ids, and each verification
+            # takes memory.
             log.state.producers.finish_verification(producer.producer_id)
         code = code or _check_verified(services, partition, log, producer, verification)
         if code:

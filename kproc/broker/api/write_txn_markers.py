@@ -25,7 +25,7 @@ _OLDEST_TRANSACTION_VERSION: Final = 0  # v1 has no field for the transaction ve
 
 def _check_rights(context: RequestContext, request: dict[str, Any]) -> None:
     # An administrator who ends a hanging transaction (KIP-664) has ALTER. Brokers have CLUSTER_ACTION. As in KafkaApis,
-    # the second check makes the error.
+    # a client without both gets the error for CLUSTER_ACTION.
     if not has_on_cluster(context, Operation.ALTER):
         check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
 

@@ -79,9 +79,9 @@ class Calls:
         on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
-        """Send a call. `on_reply` gets each reply, or Lost; at once if there is no `outbox`.
+        """Send a call. `on_reply` gets each reply, or Lost if the peer dies, or at once if the peer has no `outbox`.
 
-        The present owner of `containment` is the one that an exception in `on_reply` fails.
+        An exception in `on_reply` fails the request or operation that is now the owner in `containment`.
         """
         self._push(outbox, call.name, body, payload, _Open(peer, on_reply, self._containment.owner, call))
 
@@ -117,7 +117,7 @@ class Calls:
     def withdraw(self, outbox: Outbox) -> Iterator[UnreadCall]:
         """Yield the calls that a peer never read before it ended in order, so that they can be sent to another role.
 
-        They are closed here.
+        A yielded call is no longer open.
         """
         for kind, view in outbox.untaken():
             if kind != CALL:

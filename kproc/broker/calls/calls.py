@@ -19,9 +19,9 @@ class FromImage(msgspec.Struct, array_like=True):
 
 
 class ForOwner(FromImage):
-    """A body for the owner of the parts that it names. The owner rejects parts that have another owner by now.
+    """A body for the owner of the partitions or coordinators that it names.
 
-    The caller then sends those parts to the new owner.
+    The owner rejects those that it has transferred. The caller then sends the rejected parts to their new owner.
     """
 
 

@@ -53,7 +53,7 @@ class Rebalance(_AnyOperation, tag="rebalance"):
 class PlanRebalance(_AnyOperation, tag="plan-rebalance"):
     """Return the migrations that `rebalance` would make now, for `kproc rebalance --dry-run`.
 
-    It is no field of Rebalance, because a broker that did not know the field would move the connections.
+    This is no field of Rebalance, because an older broker would ignore the field and move the connections.
     """
 
 
@@ -63,16 +63,16 @@ class KillClient(_AnyOperation, tag="kill-client"):
     id: str
 
 
-# A watch is named by its caller. Its patterns are names, which end with `*` to mean all that begin so.
+# The caller of `monitor` names its watch. A pattern is a name, or a prefix that ends with `*`.
 _WatchName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Pattern = Annotated[str, msgspec.Meta(max_length=32_767)]
-# Kafka has about 90 APIs. Every matching request goes through a rule's names.
+# Limits, because each request is compared with all API names of a rule. Kafka has about 90 APIs.
 _ApiName = Annotated[str, msgspec.Meta(max_length=64)]
 _APIS_MAX: Final = 200
 
 
 class ReadMonitor(_AnyOperation, tag="monitor"):
-    """Return the requests that clients sent since the last call for this watch. The first call begins the watch.
+    """Return the requests of clients since the last call with this watch's name. The first call starts the watch.
 
     The client's Handler answers (handler/request_monitor.py), or the controller on the control listener.
     """
@@ -158,7 +158,7 @@ class AddFault(_AnyOperation, tag="add-fault"):
 
 
 class RemoveFault(_AnyOperation, tag="remove-fault"):
-    """Remove a fault rule, or all of them without `id`. Return their last counts."""
+    """Remove a fault rule, or all of them without `id`. Return how many requests each removed rule matched and hit."""
 
     id: _RuleId | None = None
 

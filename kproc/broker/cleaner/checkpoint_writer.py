@@ -58,9 +58,9 @@ class CheckpointWriter:
         self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
 
     def _update(self, image: ClusterImage) -> None:
-        """Update the offsets from the rows, and drop those of partitions that no longer exist."""
-        # Offsets of deleted topics must go. A topic that is created again has another id, but Kafka's file knows only
-        # the name.
+        """Update the offsets from the partition table's rows, and drop those of partitions that no longer exist."""
+        # Drop the offsets of deleted topics. A recreated topic has another id, but Kafka's checkpoint file has only the
+        # name.
         existing = {
             (topic.topic_id, each.index) for topic in image.topics_by_id.values() for each in topic.partitions
         }
@@ -91,7 +91,8 @@ class CheckpointWriter:
                 continue
             key = (topic.topic_id, index)
             directory = self._directory / f"{name}-{index}"
-            # The file with ids is newer, because this version wrote it.
+            # Skip an offset that is not above the one stored by topic id. That one is newer, because only an older
+            # kproc stored offsets by name.
             if offset <= self._log_starts.get(key, 0):
                 continue
             try:

@@ -187,7 +187,7 @@ class Cleaner(LinkedRole):
     def _report_uncleanable(self) -> None:
         report = make_report(self._compactor.survey.uncleanable())
         outbox = self._outbox(CONTROLLER)
-        # A report is a call with an answer, so send only news.
+        # Send the report only if it has changed, because each report is a call with a reply.
         if report != self._reported and outbox is not None:
             self._reported = report
             self._calls.send(outbox, CONTROLLER, REPORT_UNCLEANABLE, report, lambda _reply: None)
@@ -219,7 +219,8 @@ class Cleaner(LinkedRole):
         if self._has_round or len(self._calls):
             return False
         if self._needs_compaction_check:
-            # Compaction comes second, because owners publish the offset of the last sync when they check retention.
+            # Compact after the retention checks: in these the owners publish the offset of the last sync, which limits
+            # compaction.
             self._needs_compaction_check = False
             self._compactor.follow_time()
             return False
@@ -255,7 +256,7 @@ class Cleaner(LinkedRole):
 
         Called after the Handlers have closed their logs. Writes nothing if the data are temporary.
         """
-        # The controller may have sent metadata before it closed.
+        # Read the metadata that the controller may have sent before it closed the link.
         self._drain_records(self._handle_record)
         self._compactor.close()
         if not self._config.keeps_data:
@@ -266,8 +267,8 @@ class Cleaner(LinkedRole):
                 "the cleaner got no metadata before the stop, so it does not mark it as clean; the next start recovers"
             )
             return
-        # Write the marker after the checkpoints. The marker makes the next start believe them without reading the logs,
-        # and after a crash in between they would be wrong.
+        # Write the marker last, because it makes the next start believe the checkpoints without reading the logs. A
+        # crash in between must not leave the marker with old checkpoints.
         self._checkpoints.write(self._image)
         unclosed = self._table.unclosed(self._image)
         if unclosed is not None:
@@ -346,7 +347,7 @@ class Cleaner(LinkedRole):
                 self._next_removal_ns = due_ns
 
     def _removal_due(self) -> int:
-        # At most once a second, because it lists the whole data directory.
+        # Wait at least 1 s, because each removal lists the whole data directory.
         return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * NS_PER_MS
 
     def _remove_deleted(self, *, at_once: bool = False) -> bool:
@@ -358,7 +359,8 @@ class Cleaner(LinkedRole):
         while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
             self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
         if not self._image.version:
-            # The metadata have not come yet. They may have been restored from a copy that is older than a deletion.
+            # Keep the directories until the metadata arrive. Metadata that were restored from an older copy can contain
+            # a deleted topic again.
             return True
         waits = bool(self._deleted)
         try:
@@ -380,7 +382,8 @@ class Cleaner(LinkedRole):
             if facts is not None and not at_once and facts.st_ctime_ns // NS_PER_MS > renamed_before_ms:
                 return False
             if read_topic_id(self._fs, path) in self._image.topics_by_id:
-                # The metadata were restored from a copy older than the deletion, or our copy does not have it yet.
+                # The metadata were restored from a copy older than the deletion, or the cleaner has not received the
+                # deletion yet.
                 return False
             self._fs.remove_tree(path)
         except StorageFailure as error:
@@ -391,8 +394,8 @@ class Cleaner(LinkedRole):
     def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
         """Remove directories of deleted topics that no owner has renamed.
 
-        The owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
-        alive and only late, it has closed them by the time they are removed.
+        Their owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
+        alive and only late, it has closed the directories by the time they are removed.
         """
 
         def remove() -> None:
@@ -441,7 +444,8 @@ class Cleaner(LinkedRole):
         if not handlers:
             then()
         for index in handlers:
-            # Any call would do, because a Handler handles it only when it has the metadata version of the caller.
+            # Use this call without a partition as a barrier: a Handler replies only when it has the caller's metadata
+            # version.
             self.send_to_handler(
                 index, ENFORCE_RETENTION, PartitionRequest(self._image.version, "", 0), on_reply
             )

@@ -26,7 +26,7 @@ class CleanerOffsets:
         self._offsets = read_offset_checkpoint(fs, directory, checkpoints.CLEANER_OFFSET_FILE).by_id
 
     def get(self, topic: TopicImage, index: int) -> int | None:
-        """Return where the last compaction of a log ended, or None."""
+        """Return the offset at which the last compaction of a log ended, or None if none is recorded."""
         return self._offsets.get((topic.topic_id, index))
 
     def put(self, image: ClusterImage, topic: TopicImage, index: int, offset: int) -> None:
@@ -36,7 +36,7 @@ class CleanerOffsets:
         while the pass runs.
         """
         self._offsets[topic.topic_id, index] = offset
-        # Otherwise the file would grow with every deleted topic.
+        # Drop the entries of deleted topics, because the file would grow with each of them.
         self._offsets = {key: at for key, at in self._offsets.items() if key[0] in image.topics_by_id}
         names = {topic_id: image.topics_by_id[topic_id].name for topic_id, _ in self._offsets}
         write_offset_checkpoint(

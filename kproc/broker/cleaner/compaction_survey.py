@@ -27,12 +27,12 @@ from kproc.common.clock import NS_PER_MS, Clock
 
 _PARTITIONS_PER_STEP: Final = 16
 
-# Bytes that were just read or written, or None for a wait.
+# Steps of a generator: each yields the number of bytes that it read or wrote, or None if it waits.
 Steps = Generator[int | None, None, Any]
 
 
 class Candidate(NamedTuple):
-    """The dirtiest log that is due."""
+    """The log with the highest dirty ratio among those that are due for compaction."""
 
     topic: TopicImage
     partition: PartitionImage
@@ -65,7 +65,10 @@ class CompactionSurvey:
         self._postponed_ns: dict[tuple[bytes, int], int] = {}
 
     def find_dirtiest(self) -> Steps:
-        """Find the dirtiest log that is due, from rows and files. Return a Candidate or None."""
+        """Find the log with the highest dirty ratio that is due for compaction. Return a Candidate or None.
+
+        Reads rows of the partition table, names and sizes of files, and the first timestamps of segments.
+        """
         self._remove_deleted_topics()
         best: Candidate | None = None
         largest = 0.0
@@ -110,8 +113,8 @@ class CompactionSurvey:
         try:
             bases = segment_bases(self._fs, directory)
             if row is not None:
-                # The owner may have rolled after it had published this row, and the row's end offset must be that of
-                # the last segment.
+                # Ignore newer segments. The owner may have rolled after it published this row, and the row's end offset
+                # belongs to the segment that was active then.
                 bases = [base for base in bases if base <= row.segment_base]
             # The active segment is never compacted, so a log with one segment has nothing to compact.
             if len(bases) < 2:
@@ -169,6 +172,6 @@ class CompactionSurvey:
         return value
 
     def config_of(self, topic: TopicImage) -> LogConfig:
-        """Return the present settings of a topic. If it was deleted meanwhile, the last known ones."""
+        """Return the present settings of a topic. If the topic was deleted meanwhile, return its last known ones."""
         live = self._image().topic_by_id(topic.topic_id) or topic
         return LogConfig.of(self._config, log_overrides(self._image(), live, self._config.node_id))

@@ -57,7 +57,7 @@ from kproc.common.errors import Corrupt
 
 logger = logging.getLogger(__name__)
 
-# Time of one slice. One step is a chunk of log.cleaner.io.buffer.size.
+# Longest time of one slice. A step reads or writes one chunk of log.cleaner.io.buffer.size bytes.
 _SLICE_NS: Final = 5_000_000
 _IDLE_MS: Final = 500
 # Shortest pause, because log.cleaner.backoff.ms=0 would otherwise make the cleaner loop over all logs without a rest.
@@ -138,7 +138,7 @@ class Compactor:
         return _IDLE_MS if self._is_waiting else 0
 
     def follow_time(self) -> None:
-        """Look for work at once instead of after log.cleaner.backoff.ms: logs can have become due."""
+        """Look for work at once instead of after log.cleaner.backoff.ms, because moved time can have made logs due."""
         self._stepped_ns = 0
         self.survey.follow_time()
 
@@ -216,8 +216,8 @@ class Compactor:
             remove_cleaned(self._fs, directory)
             section, facts = self._facts(topic, index, directory, config, known)
             if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
-                # _assess() took the log's end for the last stable offset, because only the owner knows open
-                # transactions. With them, less is compactable.
+                # CompactionSurvey._assess() used the log's end instead of the last stable offset, because only the
+                # owner knows open transactions. By the owner's reply, too little is compactable.
                 self.survey.postpone(topic, index)
                 return
             has_begun = True
@@ -313,11 +313,11 @@ class Compactor:
         """Let the owner replace a group of segments with the new one. Return True if it did."""
         doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
         for path in doomed:
-            # Unlink a replaced file that still waits: otherwise the owner's rename would replace it, and the owner's
-            # loop would have to free its blocks.
+            # Unlink a replaced file of that name that still waits for its delay. Otherwise the owner's rename would
+            # replace it, and the owner's loop would have to free its blocks.
             self._fs.unlink(path)
-        # The new segment and its names must be on the disk before its owner makes it part of the log. Otherwise a power
-        # loss after the swap would lose records.
+        # The new segment and its names must be on the disk before the owner makes the segment part of the log.
+        # Otherwise a power loss after the swap would lose records.
         sync_directory(self._fs, directory)
         yield 0
         old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]

@@ -58,9 +58,9 @@ CLEANER_SETTINGS: Final = frozenset(
         "log.cleaner.io.max.bytes.per.second",
     )
 )
-# Settings that take effect when a delta brings them: the defaults of topic configs, which every log reads again, and
-# what Acceptors, Processors and the supervisor are told (config/dynamic.py). Add a setting here when a role follows
-# it.
+# Settings whose change takes effect on the running broker: the defaults of topic configs, which every log reads again,
+# and the settings that Acceptors, Processors and the supervisor receive (config/dynamic.py). Add a setting here when a
+# role applies its changes.
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
@@ -159,7 +159,7 @@ def check_settable(name: str, node: str) -> Setting:
         )
     if not is_live(name):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
-    # Such a setting names something of one host, for example a file, so a value for all brokers makes no sense.
+    # A PER_BROKER setting names something of one host, for example a file, so a value for all brokers makes no sense.
     if row.dynamic is Dynamic.PER_BROKER and node == CLUSTER_DEFAULT_NODE:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

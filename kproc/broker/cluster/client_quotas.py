@@ -33,7 +33,8 @@ _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     CONTROLLER_MUTATION_RATE: None,
 }
 _IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: INT_MAX}
-# Limit on the charge of one use in ns: 31 years. A quota can be as small as 1e-300, and the charge would overflow.
+# Limit in ns on the time that one use of a quota charges: 31 years. A quota can be as small as 1e-300, and the time
+# would overflow.
 LASTING_NS: Final = 1e18
 # As in Kafka, a double that is this close to an integer counts as one.
 _EPSILON: Final = 1e-6
@@ -100,9 +101,9 @@ class ClientQuotas:
         return None
 
     def account_of(self, user: str, client_id: str, key: str) -> tuple[tuple[str, str], float] | None:
-        """Return the (user, client id) that share a client's quota, and the quota. None: no limit.
+        """Return the (user, client id) whose clients share the quota of this client, and the quota. None: no limit.
 
-        An empty user or client id means that all of them share the quota.
+        An empty user or client id means that all users or client ids share the quota.
         """
         found = self.in_force(user, client_id, key)
         if found is None:
@@ -182,7 +183,7 @@ class QuotaChanges:
         self, names: Mapping[str, str | None], ops: list[Row], seen: set[Entity], resolvable: Set[str]
     ) -> list[r.Record]:
         entity = _parse_entity(names)
-        # As in Kafka only the first of two entries for one entity counts, because they have no order.
+        # As in Kafka, reject the second of two entries for one entity, because entries have no order.
         if entity in seen:
             raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)

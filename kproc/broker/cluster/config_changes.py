@@ -35,12 +35,12 @@ RESOURCE_BROKER: Final = 4
 RESOURCE_BROKER_LOGGER: Final = 8
 RESOURCE_CLIENT_METRICS: Final = 16
 RESOURCE_GROUP: Final = 32
-# Fewer while the process emulates a release that lacks some.
+# Types of resources that have configs. `restrict` removes those that an emulated release lacks.
 _resource_types = frozenset(
     (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 )
 OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
-# For resource types that are only stored: the error for an empty name, and the check of all configs of a resource.
+# Resource types whose configs exist only in the metadata, with Kafka's error for an empty resource name.
 _STORED: Final = {
     RESOURCE_CLIENT_METRICS: "Subscription name can't be empty",
     RESOURCE_GROUP: "Default group resources are not allowed.",
@@ -61,7 +61,7 @@ def resource_types() -> frozenset[int]:
 
 
 def restrict(missing: Iterable[int]) -> None:
-    """Treat these types as unknown, for the whole process."""
+    """Treat these resource types as unknown in the whole process, because the emulated release lacks them."""
     global _resource_types
     _resource_types -= frozenset(missing)
 
@@ -134,8 +134,8 @@ class ConfigChanges:
             return self._alter_topic(name, changes, incremental)
         if resource_type in _STORED and resource_type in _resource_types:
             return self._alter_stored(resource_type, name, changes, incremental)
-        # Only AlterConfigs gets here, because logger_changes.py handles the loggers of IncrementalAlterConfigs. Kafka
-        # rejects it, too.
+        # Only AlterConfigs gets here, because logger_changes.py handles IncrementalAlterConfigs of loggers. Kafka
+        # rejects AlterConfigs of loggers, too.
         if resource_type == RESOURCE_BROKER_LOGGER:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "AlterConfigs changes no log levels: use IncrementalAlterConfigs"
@@ -234,8 +234,8 @@ class ConfigChanges:
         known = {each.name for each in self._listeners(old)}
         for each in self._listeners(new):
             is_concerned = each.name not in known or each.name.lower() in concerned
-            # Do not check listeners that the request does not change. A file that was removed meanwhile would reject it
-            # otherwise.
+            # Do not check listeners that the request does not change. Otherwise a key file of such a listener that was
+            # removed meanwhile would reject the request.
             if not each.protocol.endswith("SSL") or not is_concerned:
                 continue
             problem = self._check_tls(each.name, old, new)
@@ -243,7 +243,7 @@ class ConfigChanges:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
     def _listeners(self, settings: DynamicSettings) -> tuple[EndPoint, ...]:
-        """Return the listeners in force by these settings. Ignore stored ones that the configuration does not know."""
+        """Return the listeners in force by these settings, or the static ones if the stored `listeners` are invalid."""
         try:
             return dynamic_settings.listeners_in_force(self._config, settings)
         except ConfigError:
@@ -304,7 +304,7 @@ class ConfigChanges:
                 after.pop(key, None)
             else:
                 after[key] = value or ""
-        # As in Kafka, this follows the check of the operations.
+        # Check the name after the operations, which is Kafka's order.
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, _STORED[resource_type])
         if resource_type == RESOURCE_GROUP:
@@ -347,7 +347,8 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 def _check_list(name: str, operation: int, value: str) -> None:
     """Raise KafkaError for a list with an empty element, or with a repeated one unless it is appended or removed."""
     if operation == OP_APPEND and not value.strip():
-        # An empty text would be an empty element behind those that are there. As a whole value it is an empty list.
+        # Let the check find an empty element: appending an empty text would add one. As a whole value, an empty text is
+        # an empty list.
         value = ","
     if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)

@@ -196,7 +196,7 @@ class ControllerState:
             self._has_allocated_ids = True
             # Below 2**53, so that JSON tools which read numbers as doubles show every id exactly.
             first = random_producer_id()
-        # Producer ids are positive int64 numbers, so they end there.
+        # Producer ids are positive int64 numbers, so a block must end below 2**63.
         if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
         reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}
@@ -239,8 +239,8 @@ class ControllerState:
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
         """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
         cluster_id = body["cluster_id"]
-        # Only a new cluster gets the newest levels. An older one keeps its levels until somebody raises them. As in
-        # Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
+        # Only a new cluster gets the newest feature levels. An older one keeps its levels until somebody raises them.
+        # As in Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
         if not self._image.cluster_id:
             new: list[r.Record] = [r.ClusterRegistered(cluster_id), *features.levels_of_new_cluster()]
             if features.has_default_of_in_sync_replicas():

@@ -88,11 +88,12 @@ class TokenChanges:
         if any(kind != USER for kind, _ in renewers):
             return creation_fields(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE, 0), []
         renewer_bytes = sum(len(name) for _, name in renewers)
-        # Limit both, because every token costs memory in each Handler, and any authenticated client may create some.
+        # Limit tokens and renewers, because every token costs memory in each Handler, and any authenticated client may
+        # create some.
         if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
-        # KIP-48: a client without a wish of its own sends -1.
+        # KIP-48: a client sends -1 for the longest lifetime that the broker allows.
         if body["max_lifetime"] > 0:
             longest_ms = min(longest_ms, body["max_lifetime"])
         # Limit the sum, because responses encode the time as an int64.
@@ -183,7 +184,7 @@ def _expires(token: r.DelegationTokenSet, at_ms: int) -> Handled:
 
 
 def _changed(token: r.DelegationTokenSet, expires_ms: int) -> Reply:
-    """Return the response for a token that ends at another time, with its id for the change log."""
+    """Return the response for a token whose expiry has changed, with the token's id for the change log."""
     return {
         "error_code": int(ErrorCode.NONE),
         "expiry_timestamp": expires_ms,

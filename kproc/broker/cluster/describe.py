@@ -82,7 +82,8 @@ def describe_broker(
                 setting.kind,
                 _doc(setting),
                 _Value(value, source, synonyms),
-                # A stored value that this version cannot use is not in force. It can still be removed.
+                # Show a stored setting that this version cannot use as changeable, because a client can still remove
+                # it.
                 read_only=not is_live(name) and not _is_stored_unusable(name, image),
             )
         )
@@ -96,14 +97,14 @@ def _is_stored_unusable(name: str, image: ClusterImage) -> bool:
 def _stored_broker_rows(
     image: ClusterImage, config: Config, wanted: Container[str] | None
 ) -> list[dict[str, Any]]:
-    """Return rows for stored settings outside the table: those of single listeners, and ineffective ones of Kafka."""
+    """Return rows for stored settings outside of SETTINGS: those of single listeners, and ineffective ones of Kafka."""
     # The node comes first, because its values override those of the cluster.
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
     rows: list[dict[str, Any]] = []
     for key in keys:
         setting = find_setting(key)
-        # Skip the table's own settings, because they have their rows already.
+        # Skip the settings of SETTINGS, because describe_broker() has their rows already.
         if setting is None or key in SETTINGS or (wanted is not None and key not in wanted):
             continue
         synonyms = _broker_synonyms(tuple(dict.fromkeys((key, split_listener_key(key)[1]))), image, config)
@@ -235,7 +236,7 @@ def _doc(row: Setting | TopicConfig) -> str:
     return row.doc if row.unhonoured is None else f"{row.doc} Not honoured: {row.unhonoured}."
 
 
-# The groups of settings that are one value in several units, by each member.
+# Settings that give one value in several units, such as log.retention.ms, .minutes and .hours, by the first of them.
 _GROUPS: Final = {name: row.settings for row in ROWS if len(row.settings) > 1 for name in row.settings[:1]}
 
 
@@ -264,7 +265,8 @@ def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config
     rows = [
         {"name": name, "value": value, "source": source} for name, value, source in found if value is not None
     ]
-    # As in Kafka, a setting in another unit is a synonym only if one before it is set by its own name.
+    # As in Kafka, the synonyms begin with the first value under the setting's own name. Values in other units before it
+    # are left out.
     return list(dropwhile(lambda row: row["name"] != names[0], rows))
 
 

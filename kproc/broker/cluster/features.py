@@ -44,8 +44,8 @@ FEATURES: tuple[Feature, ...] = (
     Feature(SHARE_VERSION, 0, 2, 0),
     # 1: streams groups (KIP-1071).
     Feature(STREAMS_VERSION, 0, 1, 0),
-    # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
-    # before keeps its level until somebody raises it.
+    # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). An existing
+    # cluster keeps its level until somebody raises it.
     Feature(TRANSACTION_VERSION, 0, 2, 0),
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}
@@ -79,7 +79,10 @@ def restrict(ranges: Mapping[str, tuple[int, int]]) -> None:
 
 
 def levels_of_new_cluster() -> list[r.FeatureLevelSet]:
-    """Return the records of a new cluster. An older one has none, and keeps the initial levels until one is raised."""
+    """Return the feature records of a new cluster.
+
+    A cluster of an older kproc has no such records, and each feature keeps its initial level until it is raised.
+    """
     found = (_BY_NAME[name] for name in _OF_NEW_CLUSTERS)
     return [r.FeatureLevelSet(feature.name, feature.highest) for feature in found if feature.highest > 0]
 

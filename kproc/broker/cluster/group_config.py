@@ -45,7 +45,7 @@ class GroupConfigRow(NamedTuple):
 
     def _bound(self, side: str, default: int | None, config: Config) -> int | None:
         family, _, rest = self.config.name.partition(".")
-        # Kafka's largest number of standby replicas is the only bound whose name lacks a part.
+        # group.streams.max.standby.replicas is the only bound whose name lacks a part of its config's name, `num.`.
         setting = SETTINGS.get(f"group.{family}.{side}.{rest.removeprefix('num.')}")
         return default if setting is None else int(getattr(config, setting.field_name))
 

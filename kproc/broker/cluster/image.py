@@ -54,8 +54,8 @@ class TopicImage(msgspec.Struct):
     topic_id: bytes
     partitions: list[PartitionImage]
     configs: dict[str, str]
-    # Where each block begins (see placement): owners are computed per block, so a snapshot must keep them
-    # apart.
+    # First partition of each block (see placement.py). Owners are computed per block, so a snapshot must keep the
+    # blocks.
     block_starts: list[int]
 
     @property
@@ -97,8 +97,8 @@ class ImageChange(msgspec.Struct):
 class ClusterImage:
     """The metadata at one version.
 
-    Lookups are plain dicts, open to read: `topics_by_name`, `topics_by_id`, `broker_configs`. Whoever holds
-    the image must not write them.
+    Readers use its dicts directly: `topics_by_name`, `topics_by_id`, `broker_configs`. Only `apply` and `apply_records`
+    change them.
     """
 
     __slots__ = (
@@ -222,7 +222,8 @@ class ClusterImage:
         return r.encode_snapshot(self.version, list(snapshot_records(self)))
 
     def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
-        # Another version of kproc may have stored it. An unusable value must not keep the broker from starting.
+        # Another version of kproc may have stored the setting. An unusable value must not keep the broker from
+        # starting.
         is_usable = value is None or problem_with(name, node, value) is None
         for stored, kept in ((self.broker_configs, is_usable), (self.unusable_configs, not is_usable)):
             _set_or_remove(stored.setdefault(node, {}), name, value if kept else None)

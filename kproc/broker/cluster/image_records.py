@@ -19,8 +19,9 @@ def snapshot_records(image: ClusterImage) -> Iterator[r.Record]:
     """Yield the records that rebuild this image."""
     if image.cluster_id:
         yield r.ClusterRegistered(image.cluster_id)
-    # Before the topics that exist, because one of them may have the name of a deleted one. In records that an older
-    # kproc can read, which a downgrade needs. The start comes between the finished deletions and the others.
+    # Deletions come before existing topics, because an existing topic can have the name of a deleted one. Their records
+    # are of kinds that an older kproc knows, for a downgrade. BrokerStarted separates the finished deletions from the
+    # unfinished ones.
     for topic_id, name in image.deleted_topics.items():
         if topic_id not in image.unfinished_deletions:
             yield from _deletion_records(topic_id, name)

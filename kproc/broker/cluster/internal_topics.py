@@ -71,7 +71,7 @@ _ROWS: Final = (
             "retention.ms": "-1",
             "segment.bytes": str(config.share_coordinator_state_topic_segment_bytes),
         },
-        # Only brokers look for it, with CLUSTER_ACTION.
+        # Only brokers look for the share coordinators, with the operation CLUSTER_ACTION.
         FoundBy(2, ResourceType.CLUSTER),
     ),
 )

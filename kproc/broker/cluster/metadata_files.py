@@ -32,8 +32,9 @@ def is_missing(fs: Fs, data_directory: Path) -> bool:
     for name in fs.list_directory(directory):
         if SNAPSHOT_NAME.fullmatch(name):
             return False
-        # A first start that died before its first commit leaves an empty log, so an empty file does not count as
-        # metadata. One that begins above 0 followed a snapshot, and open() reports that it is missing.
+        # A first start that died before its first commit leaves an empty log, which does not count as metadata. An
+        # empty log that begins above version 0 does count: it followed a snapshot, and open() then reports that the
+        # snapshot is missing.
         if (
             LOG_NAME.fullmatch(name)
             and (facts := fs.facts_at(directory / name)) is not None
@@ -63,7 +64,7 @@ def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
 
 
 class NewerRecord(Corrupt):
-    """A record of a kind or layout that this version does not know. No copy helps, but a newer version does."""
+    """A record of a kind or layout that this version does not know. Only a newer version of kproc can read it."""
 
 
 def version_in(name: str) -> int:

@@ -86,7 +86,8 @@ class MetadataLog:
         log = cls(data_directory / METADATA_DIRECTORY, clock, fs)
         try:
             if fs.make_directory(log._directory):
-                # Otherwise a power loss could remove the directory with all metadata, although its files were synced.
+                # Sync the parent directory. Otherwise a power loss could remove the directory with all metadata,
+                # although its files were synced.
                 sync_directory(fs, data_directory)
             return log, log._load()
         except OSError as error:
@@ -134,12 +135,12 @@ class MetadataLog:
             raise FatalError(f"cannot sync the metadata log {self._path}: {error}") from error
         self._size += len(batch)
         self.version += len(records)
-        # Mark this batch now and not before the next one, so that a start after `kill -9` notices if it is missing. It
-        # is acknowledged.
+        # Store the synced size now and not at the next append, because this batch will be acknowledged: a start after
+        # `kill -9` must notice if it is missing.
         self._mark_synced(self._descriptor)
 
     def compact_if_large(self, image: ClusterImage) -> None:
-        """Replace a long history with a snapshot. `image` must be at the log's version."""
+        """Replace a log that is much larger than a snapshot by a snapshot. `image` must be at the log's version."""
         assert image.version == self.version, f"image {image.version}, log {self.version}"
         if self._size < self._compact_at:
             return
@@ -155,7 +156,7 @@ class MetadataLog:
         try:
             self._remove_older_than(self.version)
         except OSError as error:
-            # The next compaction or the next start removes them.
+            # The next compaction or the next start removes the older files.
             logger.warning("metadata_log=older_files_kept reason=%s", error)
 
     def close(self) -> None:
@@ -184,7 +185,7 @@ class MetadataLog:
         # Versions are padded with zeros, so that the order of names is that of versions.
         names = sorted(self._fs.list_directory(self._directory))
         for name in names:
-            # Remove it, because a crash while a snapshot was written has left it, and it can be incomplete.
+            # Remove a temporary snapshot. A crash while it was written has left it, so it can be incomplete.
             if name.endswith(_TEMPORARY):
                 self._fs.unlink(self._directory / name)
         image = ClusterImage()
@@ -203,7 +204,7 @@ class MetadataLog:
             raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
         if logs:
             for path in logs:
-                # An older kproc would append to an empty log behind the current one.
+                # Remove an empty log behind the current one, because an older kproc would append to it.
                 if path > current:
                     self._fs.unlink(path)
             self._continue_log(current, last_batch)
@@ -238,8 +239,8 @@ class MetadataLog:
     def _current_of(self, logs: Sequence[Path]) -> Path:
         """Return the log to append to: the last one with content, or the first one if all are empty.
 
-        A compaction that fails or crashes behind the creation of its log leaves an empty one. If it failed, the log
-        before has the changes since.
+        A compaction that fails or crashes after it has created the new log leaves that log empty. After a failure,
+        later changes are in the log before it.
         """
         for path in reversed(logs):
             if (facts := self._fs.facts_at(path)) is not None and facts.st_size:
@@ -249,7 +250,8 @@ class MetadataLog:
     def _read_snapshot(self, path: Path, image: ClusterImage) -> bool:
         """Apply a snapshot. Return True if its end may be missing, because an older kproc wrote it without a count.
 
-        All batches but the last one are full. So if the last one in the file is not, the end is not missing.
+        All batches of a snapshot but the last one are full. So a last batch that is not full shows that no batch is
+        missing.
         """
         data = self._fs.read_file(path) or b""
         records: list[r.Record] = []
@@ -356,7 +358,7 @@ class MetadataLog:
             sync_directory(self._fs, self._directory)
             size = self._fs.facts(descriptor).st_size
         except StorageFailure:
-            # The current log goes on. If its successor cannot be removed, the next start ignores it, because it is
+            # Continue with the current log. If the new file cannot be removed, the next start ignores it, because it is
             # empty.
             try:
                 self._fs.close(descriptor)
@@ -387,8 +389,8 @@ class MetadataLog:
 
     def _undo_write(self, error: OSError) -> None:
         """Cut off the bytes of a failed write. Always raise: KafkaError if the disk is full, otherwise FatalError."""
-        # After any other error the content of the disk is unknown. The controller ends, and its successor reads the
-        # file again.
+        # After any error but a Shortage, the content of the disk is unknown. The controller ends, and its successor
+        # reads the file again.
         if not isinstance(error, Shortage):
             raise FatalError(f"cannot write to the metadata log {self._path}: {error}") from error
         try:
@@ -409,7 +411,7 @@ class MetadataLog:
         path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
         temporary = path.with_name(path.name + _TEMPORARY)
         records = snapshot_records(image)
-        # A second pass, because a list of all records of a large cluster would take memory.
+        # Count the records in a pass of their own, because a list of all records of a large cluster would take memory.
         record_count = sum(1 for _ in snapshot_records(image))
         base_offset = 0
         size = 0

@@ -44,7 +44,7 @@ def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_co
 
     Each Handler gets at most its share of them, rounded up.
     """
-    # Do not hash for nothing, because most small brokers have one Handler.
+    # Skip the hashing: most small brokers have one Handler.
     if handler_count == 1:
         return [0] * count
     # Round up, because otherwise the shares of all Handlers together would not hold the block.

@@ -35,7 +35,7 @@ def node_over_cluster(stored: Mapping[str, Mapping[str, str]], node_id: int) -> 
 
 
 class ClusterRegistered(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The first record of every log: which cluster this is."""
+    """The first record of every log: the id of the log's cluster."""
 
     cluster_id: str
     layout_version: int = LAYOUT_VERSION

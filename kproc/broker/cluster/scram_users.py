@@ -39,8 +39,8 @@ class ScramUsers:
     def __init__(self) -> None:
         self._by_kind: dict[int, dict[str, ScramCredential]] = {number: {} for number in KINDS_BY_NUMBER}
         self._shapes: dict[int, CredentialShape] = {}
-        self.secret = b""  # Made with the first user: see `find`.
-        self._unstored_secret = secrets.token_bytes(_SECRET_BYTES)  # While there is no user to be told apart.
+        self.secret = b""  # Stored with the first user (UserChanges.alter).
+        self._unstored_secret = secrets.token_bytes(_SECRET_BYTES)  # In use until the first user is stored.
 
     def __eq__(self, other: object) -> bool:
         """Return True if the users and the secret are equal."""
@@ -129,7 +129,7 @@ class UserChanges:
         seen: set[str] = set()
         for row, is_upsertion in rows:
             name = row["name"]
-            # Skip it, because the first row has reported the error for all rows of this user.
+            # Skip a further row of a user, because the first row has reported the error for all of the user's rows.
             if name in seen:
                 continue
             seen.add(name)

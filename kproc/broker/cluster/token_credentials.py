@@ -60,7 +60,7 @@ class TokenCredentials:
         which tokens exist.
         """
         token = self._tokens().get(token_id)
-        # The broker without tokens, the unknown and the expired one must look alike to a client.
+        # A broker without tokens, an unknown token and an expired token must look alike to a client.
         if self._key is None or token is None or has_expired(token, self._now_ms()):
             return FoundCredential(made_up(kind, token_id, self._salt_secret), None)
         credential = self._made.get((kind.name, token_id))

@@ -228,7 +228,7 @@ class TopicChanges:
         wanted = self._config.default_replication_factor if replicas == USE_DEFAULT else replicas
         if problem := problem_with_factor(wanted, self._config):
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, problem)
-        # Once is enough, because a compose file for three brokers asks for three replicas of every topic.
+        # Log this only once, because a compose file for three brokers asks for three replicas of every topic.
         if wanted > 1 and not self._has_logged_factor:
             self._has_logged_factor = True
             logger.warning(
@@ -339,7 +339,7 @@ def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], obj
 
 
 def _unclear(wish: dict[str, Any]) -> tuple[str | None, bytes, ErrorCode, str] | None:
-    """Return the result of a DeleteTopics entry with both a name and an id, or with neither."""
+    """Return the error of a DeleteTopics entry with both a name and an id, or with neither. None for a valid entry."""
     name, topic_id = wish["name"], wish["topic_id"]
     if name is None and topic_id == NO_TOPIC_ID:
         return name, topic_id, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."

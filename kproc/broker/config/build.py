@@ -121,7 +121,7 @@ def parse_given(
             elif (row := _row_of_listener(own[2] if own is not None else name, table)) is not None:
                 value = _parse_own(name, raw, row)
                 listener, key = (own[1], own[2]) if own is not None else ("", name)
-                # The mechanism with its dot, or an empty text.
+                # The SASL mechanism with its dot, such as `plain.`, or an empty text.
                 mechanism = key.removesuffix(row.name).lower()
                 values.setdefault("listener.overrides", []).append(
                     (listener.lower(), mechanism + row.name, value)
@@ -222,7 +222,7 @@ def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
 def derive(values: dict[str, Any], warnings: list[str]) -> None:
     """Derive the settings in `values` that depend on several others, such as log.dir and the listeners.
 
-    A name that is missing there has its default.
+    A setting that is missing in `values` has its default.
     """
     together(
         lambda: _derive_directory(values),

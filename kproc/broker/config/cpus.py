@@ -19,7 +19,7 @@ HANDLERS_MAX: Final = 448
 
 def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cgroup")) -> float:
     """Return the number of CPUs by affinity and cgroup quota. A quota may be a fraction of a CPU."""
-    # The affinity mask, because taskset and cpusets limit it, and os.cpu_count() ignores both.
+    # Use the affinity mask, because taskset and cpusets limit it, and os.cpu_count() ignores both.
     cpus = float(len(os.sched_getaffinity(0)))
     return min([cpus, *_quotas(proc, sysfs)])
 
@@ -28,7 +28,8 @@ def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cg
 def default_role_count() -> int:
     """Return the default number of Processors, and of Handlers: half of the CPUs each, at least 1.
 
-    The first call decides: to read the quotas takes longer than all other settings of a Config together.
+    The result of the first call is cached, because reading the quotas takes longer than all other settings of a Config
+    together.
     """
     return min(max(1, int(available_cpus() / 2)), PROCESSORS_MAX)
 

@@ -51,7 +51,7 @@ class DynamicSettings(msgspec.Struct, frozen=True):
         return self.overrides.get(key)
 
     def integer(self, key: str, default: int, listener: str = "") -> int:
-        """Return the value as a number, or `default`. It parses, because values are validated before the commit."""
+        """Return the value as a number, or `default`. Parsing cannot fail: values are validated before the commit."""
         text = self.text(key, listener)
         return default if text is None else int(text)
 

@@ -31,8 +31,8 @@ OTHER_VARIABLES: Final = frozenset(
         "KPROC_WORKER_PYTHON",
     )
 )
-# Kubernetes and Docker set these for a service that is called kproc or kproc-..., so they must not stop the broker.
-# A text, because a start without --from-env should not compile it.
+# Kubernetes and Docker set these for a service that is called kproc or kproc-..., so they must not stop the broker. Not
+# compiled yet, because a start without --from-env does not use the pattern.
 _SERVICE_LINK: Final = r"KPROC_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)"
 
 
@@ -63,7 +63,8 @@ def read_variables(environment: Mapping[str, str], table: Mapping[str, Setting])
     for variable, value in environment.items():
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
-        # KPROC_PORT is also a setting of old Kafka. The link has a URL.
+        # KPROC_PORT also stands for `port`, a setting of old Kafka. Only the variable of a service has a URL as its
+        # value.
         if re.fullmatch(_SERVICE_LINK, variable) and (variable not in names or "://" in value):
             continue
         name = _setting_of(variable, names, table)

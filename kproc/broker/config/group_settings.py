@@ -159,7 +159,7 @@ _BOUNDED: Final = {
     "share": (*_TIMES, "record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"),
     "streams": _TIMES,
 }
-# Each with the settings of its least and its largest value.
+# Each bounded setting, with the settings of its least and its largest value.
 GROUP_BOUNDS: Final = tuple(
     (f"group.{family}.{name}", f"group.{family}.min.{name}", f"group.{family}.max.{name}")
     for family, names in _BOUNDED.items()

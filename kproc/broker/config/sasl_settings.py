@@ -37,7 +37,8 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
 USER_PREFIX: Final = "user_"
 UNSECURED_PREFIX: Final = "unsecuredValidator"
 SKEW_OPTION: Final = f"{UNSECURED_PREFIX}AllowableClockSkewMs"
-# Kafka's class that validates signed tokens. Files for Kafka name it, so kproc accepts the name; it has its own code.
+# Kafka's class that validates signed tokens. Files for Kafka name it, so kproc accepts the name and validates the
+# tokens with its own code.
 _VALIDATOR: Final = "OAuthBearerValidatorCallbackHandler"
 _URL_SCHEMES: Final = ("file", "http", "https")
 
@@ -160,7 +161,7 @@ def sasl_value(config: Any, listener: str, mechanism: str, name: str) -> Any:
     The first of these that is set: for this mechanism on this listener, for this mechanism, for this listener, plain.
     """
     own = f"{mechanism.lower()}.{name}"
-    # Kafka's precedence: the more a name says, the more it counts.
+    # Kafka's precedence: the most specific name wins.
     for where, key in ((listener, own), ("", own), (listener, name)):
         value = config.listener_value(where, key)
         if value is not None:
@@ -182,7 +183,7 @@ def jaas_options(config: Any, listener: str, mechanism: str) -> dict[str, str]:
     if line.module == LOGIN_MODULES[mechanism]:
         return line.options
     if secret == config.sasl_jaas_config:
-        # The plain setting holds for all mechanisms, so a line there may belong to another one.
+        # The plain setting holds for all mechanisms, so its JAAS line may belong to another mechanism.
         return {}
     raise JaasError(f"{line.module} is the login module of another mechanism; use {LOGIN_MODULES[mechanism]}")
 
@@ -220,7 +221,7 @@ def check_sasl_listener(config: Any, end_point: EndPoint) -> None:
     if unknown or not mechanisms:
         problem = f"{', '.join(unknown)} is not supported" if unknown else "no mechanism is named"
         if unknown == ["GSSAPI"] == list(mechanisms):
-            # Say that it is the default, because the user has nearly always not set it at all.
+            # Say that GSSAPI is the default, because the user has nearly always not set it.
             problem = "GSSAPI, the default, is not supported"
         raise ConfigError(
             f"sasl.enabled.mechanisms: {problem} (for {end_point}); set one or more of {', '.join(LOGIN_MODULES)}"
@@ -249,7 +250,7 @@ def _check_mechanism(config: Any, listener: str, mechanism: str) -> None:
 
 
 def _claims(config: Any, listener: str) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each claim that a listener should verify, whether it does, and whether it need not."""
+    """Yield (claim, is verified, may stay unverified) for each claim of tokens that a listener should verify."""
     for claim, expected, allowed in (
         ("audience", "expected.audience", "allow.unverified.audience"),
         ("issuer", "expected.issuer", "allow.unverified.issuer"),

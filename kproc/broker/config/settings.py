@@ -132,7 +132,7 @@ class Config(
 
     @property
     def records_syncs(self) -> bool:
-        """True if a test can lose the power of this broker."""
+        """True if the broker records its syncs, so that a test can restore what a power loss would leave."""
         return self.kproc_faults_enable and bool(self.kproc_faults_power_directory)
 
     @property

@@ -7,7 +7,8 @@ from typing import Final
 
 from kproc.broker.config.values import LONG, PASSWORD, Check, Secret, at_least, setting
 
-# A client with one token can try millions of keys a second and core offline.
+# Shortest delegation.token.secret.key. A client that has a token can test millions of keys per second and core offline,
+# because the token's secret is an HMAC with this key.
 KEY_CHARACTERS_MIN: Final = 16
 
 

@@ -23,7 +23,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     table: KeyPath = ()
     depth, quote = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
-        # A line within a multi-line array or string can look like a header or a key.
+        # Skip lines within a multi-line array or string, because they can look like a header or a key.
         if not depth and not quote:
             header = _HEADER.match(line)
             if header is not None and (parts := _key_parts(header[2])) is not None:

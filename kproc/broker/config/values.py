@@ -306,7 +306,7 @@ def without_url_user(text: str) -> str:
 
 
 def _hide_user(found: re.Match[str]) -> str:
-    # Up to the last @, because a password can have one that is not escaped.
+    # The user and password end at the last @, because a password can have an @ that is not escaped.
     before, mark, rest = found.group().partition("://")
     user, at, host = rest.rpartition("@")
     return f"{before}{mark}{HIDDEN}{at}{host}" if user else found.group()
@@ -320,7 +320,7 @@ def _hide_query(found: re.Match[str]) -> str:
 
 def show(raw: object) -> str:
     """Format a raw value for a message: short, on one line, and without the secrets of a URL."""
-    # The hexadecimal form has no limit of digits. TOML has numbers of any length.
+    # repr() raises ValueError for an integer of more than 4,300 digits, which TOML allows. hex() has no limit.
     if isinstance(raw, int) and raw.bit_length() > 64:
         raw = hex(raw)
     text = without_url_secrets(raw if isinstance(raw, str) else repr(raw))

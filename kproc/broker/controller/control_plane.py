@@ -119,7 +119,7 @@ class ControlPlane:
         self._divided.clear()
 
     def work(self) -> int:
-        """Read requests while the queue has room."""
+        """Read and handle requests while fewer than 20 are in progress."""
         peer = self._peer
         if peer is None:
             return 0
@@ -163,8 +163,8 @@ class ControlPlane:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == DISCONNECTED:
             requests.cancel(connection_id)
-        # The block is free already, because its request was dispatched when it was read, and no view outlives the
-        # dispatch.
+        # RECALL_BLOCK: the arena block is free already, because its request was dispatched when it was read, and no
+        # view outlives the dispatch.
         elif kind == RECALL_BLOCK:
             requests.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, sequence, 0, 0))
         elif kind == REQUEST_BLOCK:
@@ -205,8 +205,8 @@ class ControlPlane:
         try:
             if body > len(frame):
                 raise ProtocolError("a frame shorter than its header")
-            # Kafka's clients take a closed connection for an API that the broker does not know, and ApiVersions lists
-            # SERVED only.
+            # Close the connection for an API outside of SERVED, which ApiVersions does not list. Kafka's clients
+            # understand a closed connection as an unknown API.
             if api_key not in SERVED and api_key != PRIVATE_API_KEY:
                 raise ProtocolError("the control listener does not serve this API")
             self._services.containment.owner = request
@@ -223,7 +223,7 @@ class ControlPlane:
 
 
 class _ControlRequest(HandlerRequest):
-    """A request of the control listener. Its answer frees its place among the requests that the controller holds."""
+    """A request of the control listener. When it is answered, it no longer counts among the 20 requests in progress."""
 
     __slots__ = ("plane",)
 
@@ -242,6 +242,7 @@ class _ControlRequest(HandlerRequest):
         self._release_place()
 
     def _release_place(self) -> None:
-        # If the Processor has died meanwhile, its queue is gone, and the count must not change.
+        # Skip a request of a Processor that has died, because `attach` has set the count to 0 for the Processor's
+        # successor.
         if self.plane._requests is self.peer:
             self.plane.in_work -= 1

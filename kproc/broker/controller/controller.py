@@ -330,7 +330,7 @@ class Controller(LinkedRole):
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         names = created_names(op, body)
-        # Usually nothing has to be waited for, because no deleted topic had one of these names.
+        # Usually no deleted topic had one of these names, so decide at once.
         if not self._names.held(names):
             self._decide(op, body, on_reply, waits_for_handlers)
             return

@@ -54,7 +54,8 @@ class FreedNames:
 
     def attach(self, handler: AgentId) -> None:
         """Record that a Handler has started. It may have any directory open until it acknowledges its snapshot."""
-        # It may have opened any directory by the metadata of its predecessor. Its first acknowledgement ends the doubt.
+        # -1: no version is acknowledged. The Handler may have opened directories by older metadata, so every name
+        # counts as in use until its first acknowledgement.
         self._known[handler] = -1
 
     def detach(self, handler: AgentId) -> None:
@@ -64,7 +65,8 @@ class FreedNames:
 
     def acknowledged(self, handler: AgentId, version: int) -> None:
         """Record that the Handler has carried out the changes of the metadata up to this version."""
-        # Ignore a late acknowledgement of a Handler that has died, because otherwise all would wait for its next one.
+        # Ignore a late acknowledgement of a Handler that has died. Otherwise all names would wait for its next
+        # acknowledgement, which never comes.
         if handler in self._known:
             self._known[handler] = version
             self._release_free()
@@ -98,7 +100,7 @@ class FreedNames:
         if not self._is_linked or not (self._deleted or self._unsure_until is not None):
             return
         everybody_knows = min(self._known.values(), default=None)
-        # All names are free, because no Handler runs and so no directory is open.
+        # No Handler runs, so no directory is open and all names are free.
         if everybody_knows is None:
             self._deleted.clear()
             self._unsure_until = None

@@ -102,9 +102,10 @@ class _ScaleRequest:
 
 
 class SharedQuestion:
-    """A question that takes long. It is asked once at a time, and requests that come meanwhile share the next time.
+    """A slow request to another role that clients share: one is in progress, and later clients share the next one.
 
-    So a thousand clients do not fill the queue of the role that answers. ask: calls back exactly once.
+    A thousand clients therefore do not fill the queue of the role that answers. ask: sends the request, and calls back
+    exactly once.
     """
 
     def __init__(self, ask: Callable[[OnReply], None]) -> None:
@@ -113,7 +114,7 @@ class SharedQuestion:
         self._is_asking = False
 
     def request(self, on_reply: OnReply) -> None:
-        """Respond with the answer to a question that is asked from now on."""
+        """Respond with the answer to a request that is sent after this call."""
         self._waiting.append(on_reply)
         if not self._is_asking:
             self._send_next()
@@ -232,7 +233,7 @@ class Operations:
         """Change the counts of processors, handlers or both; or return the state of a change by its ticket.
 
         Respond when the change is done, or at the next tick with {"is_done": False, "ticket"}. A request that waited
-        for the end would block the Handler that holds it from stopping.
+        until the change is done would keep its own Handler from stopping.
         """
         ticket = body.ticket
         if ticket is None:
@@ -268,7 +269,7 @@ class Operations:
             scale.answer()
 
     def _start_scale(self) -> None:
-        """Begin the next change; there is one at a time."""
+        """Start the next change of the role counts. One change runs at a time."""
         scale = self._scales[0]
         scale.has_begun = True
 
@@ -289,7 +290,7 @@ class Operations:
         self.controller.handle_change("override_broker_configs", body, on_written, waits_for_handlers=False)
 
     def _on_scaled(self, reply: dict[str, Any]) -> None:
-        """End a change with the supervisor's result: {"error", "steps", "counts", "took_ms"}."""
+        """Finish a change of the role counts with the supervisor's result: {"error", "steps", "counts", "took_ms"}."""
         if reply.get("lost"):
             reply = {"error": _LOST}
         if reply.get("error") and "counts" in reply:

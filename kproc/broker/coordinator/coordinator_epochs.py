@@ -43,10 +43,11 @@ class CoordinatorEpochs:
         self.unsent: dict[PartitionKey, None] = {}
 
     def pop(self, key: PartitionKey, *, at_least: int) -> int | None:
-        """Return the epoch for a coordinator that is opened now, or None. `on_epoch` is called when it arrives.
+        """Return the epoch for a coordinator that is opened now. If there is none, request one and return None.
 
-        `at_least` is the leader epoch of the log. An epoch that was requested before the log was opened can be below
-        the epochs of markers that another broker wrote. Partitions would then reject the coordinator's markers.
+        `on_epoch` is called when a requested epoch arrives. `at_least` is the leader epoch of the log. An epoch that
+        was requested before the log was opened can be below the epochs of markers that another broker wrote. Partitions
+        would then reject the coordinator's markers.
         """
         epoch = self._known.pop(key, None)
         if epoch is None or epoch < at_least:
@@ -89,7 +90,7 @@ class CoordinatorEpochs:
             for key in still:
                 del self._requested[key]
             error = failure_of(reply)
-            # The shard opens again after a moment and requests the epochs anew, so nothing is retried here.
+            # Do not retry here: the shard (shard.py) is opened again after 50 ms and then requests its epoch anew.
             if error is not None or isinstance(reply, Lost):
                 logger.info("cannot get epochs for the coordinators of %s yet: %s", name, error)
                 return

@@ -43,10 +43,10 @@ logger = logging.getLogger(__name__)
 
 # Bytes of the log that are read at once.
 LOAD_CHUNK_BYTES: Final = 128 << 10
-# Costs in steps, in units of about 1 us: a replayed record, bytes of its value per unit.
+# Costs of a replay, in units of about 1 us: of each record, and the bytes of its value that cost one unit.
 _REPLAY_COST: Final = 5
 _VALUE_BYTES: Final = 10
-# The cost between two places where a step can end.
+# The cost of replayed records after which a step may end.
 _PART_COST: Final = 200
 # Upper limit of a record's bytes besides key and value: lengths, deltas, attributes, header count.
 _RECORD_OVERHEAD_BYTES: Final = 32
@@ -151,7 +151,8 @@ class CoordinatorLog(Generic[C]):
             self.is_starved = True
             logger.warning("cannot load the coordinator of %s-%d now: %s", *self.owned.key, error)
         except (Corrupt, KafkaError, OSError, ValueError) as error:
-            # As in Kafka, such a partition has no coordinator. To continue with a part of its state would be worse.
+            # As in Kafka, a partition whose log is damaged gets no coordinator. One with only a part of its state could
+            # lose committed offsets or decide transactions wrongly.
             self.is_damaged = True
             logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
         return False
@@ -178,7 +179,7 @@ class CoordinatorLog(Generic[C]):
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest size of a record's key and value together. `max.message.bytes` of the topic can be changed."""
+        """The largest size of a record's key and value together. Follows changes of the topic's `max.message.bytes`."""
         size_max: int = self.owned.log.state.config.max_message_bytes
         return size_max - _BATCH_OVERHEAD_BYTES - _RECORD_OVERHEAD_BYTES
 
@@ -203,7 +204,7 @@ class CoordinatorLog(Generic[C]):
         """
         self.flush()
         self._is_released = True
-        # Callbacks of the writes above can have queued these.
+        # Fail the writes that callbacks of the flushed writes have queued.
         while self._writes:
             self.flush()
 
@@ -334,8 +335,8 @@ class CoordinatorLog(Generic[C]):
     def delete_before(self, offset: int) -> int:
         """Delete the records below `offset`, which no replay needs any more. Return the start of the log.
 
-        The cleaner's next checkpoint makes it durable. A crash before only makes the next replay longer. If the disk
-        fails, the log is offline, and the next write shows it.
+        The cleaner's next checkpoint makes the new start durable. A crash before it only makes the next replay longer.
+        If the disk fails, the log is offline, and the next write shows it.
         """
         try:
             start = self.owned.log.retention.advance_start(offset)

@@ -23,7 +23,7 @@ from kproc.wire.latest_records import LatestRecords, Row, offset_delta_of, read_
 from kproc.wire.record_batch import CODEC_MASK, CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 _unpack_header: Final = HEADER.unpack_from
-# Bytes that are read for one unit of cost (see Steps), and between two places where a step can end.
+# Bytes of the log that cost one unit of about 1 us (see Steps), and bytes after which a step may end.
 _BYTES_PER_COST: Final = 6
 _PART_BYTES: Final = 2_000
 
@@ -46,7 +46,7 @@ class _PendingRecord(NamedTuple):
 
 
 class CoordinatorReplay:
-    """The records of one log, read in the order of the log."""
+    """Reads one coordinator's log in order, and keeps the last record of each key."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class CoordinatorReplay:
     def _add_with_updates(
         self, raw: bytes, count: int, base_offset: int, base_key_of: Callable[[bytes], bytes | None]
     ) -> None:
-        """Add a batch that may have updates. A record of a base supersedes the updates before it."""
+        """Add a batch that may have updates. A record with a base's key supersedes the earlier updates of that base."""
         position = 0
         for _ in range(count):
             position, row = read_row(raw, position)
@@ -162,9 +162,10 @@ class CoordinatorReplay:
                 self._rows[key], self._bases[key] = row, base_offset
 
     def survivors(self) -> Iterator[ReplayedRecord]:
-        """Yield the records that count, then their updates, then the pending ones. Deleted keys are left out.
+        """Yield the last record of each key, then the updates, then the records of open transactions.
 
-        Call it once. It removes what it yields, because freeing the memory of all records at once would take long.
+        Skips deleted keys. Call it once: it removes what it yields, because freeing the memory of all records at once
+        would take long.
         """
         for key in list(self._rows):
             row = self._rows[key]

@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# An eager coordinator that cannot be created yet is tried again after 50 ms, and after 5 s if its log cannot be opened.
+# The opening of an eager coordinator that is not possible yet is retried after 50 ms, or after 5 s if its log is
+# offline.
 _TRY_AGAIN_MS: Final = 50
 _OFFLINE_MS: Final = 5_000
 # The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
 _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
-# Requests start to open no further log if those of the last 200 ms took 20 ms. The first use of a partition creates its
-# files, so the first heartbeats of 50 groups would otherwise keep everybody else waiting for 0.2 s.
+# Requests open no further logs if opening logs took 20 ms in the last 200 ms. The first use of a partition creates its
+# files, so the first heartbeats of 50 groups would otherwise delay all other requests by 0.2 s.
 _OPENING_NS: Final = 20 * NS_PER_MS
 _OPENING_WINDOW_NS: Final = 200 * NS_PER_MS
 # Timers in one duty cycle. The sessions of 100,000 groups can end together, and each end appends a record.
@@ -229,7 +230,7 @@ class CoordinatorRuntime:
         return shard
 
     def _open_in_time(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
-        """Open a shard, or let `work` open it in a later duty cycle if opening has used up its time."""
+        """Open a shard now, or in a later duty cycle if requests have opened logs for 20 ms within the last 200 ms."""
         now_ns = self._clock.now_ns()
         if now_ns - self._opening_since_ns > _OPENING_WINDOW_NS:
             self._opening_since_ns, self._opening_ns = now_ns, 0
@@ -282,7 +283,7 @@ class CoordinatorRuntime:
             self._update(shard)
 
     def _try_at(self, key: PartitionKey, delay_ms: int) -> None:
-        """Open the shard of a partition without a request, after a delay."""
+        """Schedule the opening of a partition's shard after `delay_ms`, without a request."""
         shard = self._shards.setdefault(key, Shard(key))
         if shard.log is None:
             shard.state = ShardState.OPENING
@@ -290,7 +291,7 @@ class CoordinatorRuntime:
         self._update(shard)
 
     def _open_due(self, shard: Shard[Any], now_ms: int) -> None:
-        """Open a shard whose time has come."""
+        """Open a shard whose `try_at_ms` is reached."""
         key = shard.key
         shard.try_at_ms = NEVER
         self._opening_ns = 0  # One shard is opened in each duty cycle, whatever requests have opened before.
@@ -305,7 +306,8 @@ class CoordinatorRuntime:
             if shard.log is None:
                 partition = self._image().partition(*key)
                 if is_eager and partition is not None and partition.owner == self._handler_index:
-                    # The log is offline. An administrator has to act, so frequent attempts would only fill the log.
+                    # The partition's log is offline until an administrator acts. Frequent attempts would only flood the
+                    # broker's log file.
                     shard.state, shard.try_at_ms = ShardState.FAILED, now_ms + _OFFLINE_MS
                 else:
                     logger.info("the coordinator of %s-%d is not opened: %s", *key, error)
@@ -314,7 +316,7 @@ class CoordinatorRuntime:
         self._update(shard)
 
     def _update(self, shard: Shard[Any]) -> None:
-        """Keep `_busy` as it must be after a change of a shard, and remove a shard that has become absent."""
+        """Add a changed shard to `_busy` if it has work, else remove it. Delete a shard that has become absent."""
         key = shard.key
         if self._shards.get(key) is not shard:
             return  # A callback has removed it, and another one may be in its place.
@@ -358,7 +360,7 @@ class CoordinatorRuntime:
             return
         log, shard.log = shard.log, None
         shard.state, shard.try_at_ms = None, NEVER
-        # The next duty cycle wakes the requests, and calls back who waits for all loads.
+        # The next duty cycle wakes the waiting requests and runs the callbacks of `when_loaded`.
         shard.is_settled = bool(shard.waiting or self._on_loaded)
         self._update(shard)
         if log is not None:
@@ -428,8 +430,8 @@ class CoordinatorRuntime:
                 if not self._containment.run("a coordinator's write", None, log.flush):
                     self._discard(log.coordinator)
                 elif log.is_interrupted:
-                    # Reopen the log soon. The coordinator's timers write, too, and without a request nothing else would
-                    # reopen it.
+                    # A Shortage interrupted a change of the log, which rejects writes until it is opened again. Reopen
+                    # it without a request, because the coordinator's timers write, too.
                     self._try_at(log.owned.key, _TRY_AGAIN_MS)
 
     def _next_deadline_ms(self, now_ns: int) -> int:

@@ -55,7 +55,7 @@ class MemberDeadlines(Generic[M]):
         self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
 
     def start_rebalance_timeout(self, member: M, now_ms: int, timeout_ms: int) -> None:
-        """Remove the member unless it makes its next step of a rebalance in time. A timeout that runs is kept."""
+        """Start the timeout of a member's next rebalance step, unless it runs. When it ends, the member is removed."""
         if member.rebalance_deadline_ms is None:
             member.rebalance_deadline_ms = now_ms + timeout_ms
             self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
@@ -83,7 +83,7 @@ class MemberDeadlines(Generic[M]):
             member = members.get(name)
             if member is None:
                 continue  # The deadline of the assignment, or of a member that has left.
-            # Heartbeats only change the member's deadline, so the entry may be an old one.
+            # A heartbeat changes only the member's deadline, so the entry in the heap can be earlier than the deadline.
             due_ms = member.session_deadline_ms
             if member.rebalance_deadline_ms is not None:
                 due_ms = min(due_ms, member.rebalance_deadline_ms)

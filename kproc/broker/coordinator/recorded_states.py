@@ -1,7 +1,7 @@
 """States of groups that only records change: appending records to such a state, and replaying it from the log.
 
 The groups of one protocol belong to an object of its own beside the group coordinator (ConsumerGroups, for example),
-which uses these two.
+which uses `append_and_apply` and `StateReplay`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class KnownTopics:
 
 
 class DeletedTopics(NamedTuple):
-    """The topics whose deletion is recorded: their ids, and those of their names that were not in use again."""
+    """The topics whose deletion is recorded: all their ids, and those of their names that no newer topic has."""
 
     ids: Container[bytes]
     names: frozenset[str]
@@ -117,12 +117,12 @@ class Timing(msgspec.Struct, frozen=True):
 class Coordinator(Protocol):
     """The rules of one partition. After an unexpected exception, the coordinator is discarded and loaded again.
 
-    Work on the whole state is only started by its method. The runtime runs `steps` while there is such work.
+    A method only starts work on the whole state. The runtime then runs `steps` until that work is done.
     """
 
     @property
     def steps(self) -> Steps:
-        """The started work."""
+        """The unfinished work on the whole state."""
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read.
@@ -131,13 +131,13 @@ class Coordinator(Protocol):
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """Start to prepare for requests, because the whole log was replayed. None comes before `steps` is empty."""
+        """Start to prepare for requests, after the replay of the whole log. Requests come once `steps` is empty."""
 
     def tick(self, name: str) -> None:
         """Handle the deadline that the coordinator has set under this name."""
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Start to drop the state about deleted topics. Requests must not see it any more."""
+        """Start to drop the state about deleted topics. From now on requests must not see that state."""
 
     def start_sweep(self) -> None:
         """Start a sweep over the whole state, for example for expired offsets."""
@@ -155,7 +155,8 @@ class Coordinator(Protocol):
 # The coordinator of a deadline, and the name of the deadline there.
 DueOf = tuple[Coordinator, str]
 
-# As in Kafka, these codes make the client retry, look for the coordinator again, or give up.
+# The client's error code by the code of a failed append. As in Kafka, clients retry, look for the coordinator again, or
+# give up.
 _CODE_OF_WRITE: Final[dict[int, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -16,7 +16,7 @@ Work = Iterator[int]
 # Work that has a result.
 Computation = Generator[int, None, T]
 
-# A step ends at this cost.
+# A step ends at this cost, in units of about 1 us.
 STEP_COST: Final = 3_000
 
 
@@ -36,11 +36,11 @@ class Steps:
         return bool(self._queue)
 
     def add(self, work: Work) -> None:
-        """Start work behind the present one."""
+        """Queue work behind all unfinished work."""
         self._queue.append(work)
 
     def replace_all(self, work: Work) -> None:
-        """Discard all unfinished work, flush no more, and do this work last. The present work may call this, too."""
+        """Replace all unfinished work by `work`, and flush no more. The work that runs now may call this, too."""
         self._flush = None
         self._queue.clear()
         self._queue.append(work)

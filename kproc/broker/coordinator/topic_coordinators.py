@@ -37,8 +37,8 @@ class TopicCoordinators(Generic[C]):
         topic = self._runtime.image().topic(self.kind.topic)
         if topic is None:
             return None
-        # Kafka has the same flaw and advises against adding partitions to `__consumer_offsets`. Counting the first
-        # block only makes it harmless.
+        # Hash into the first block: the partitions that the topic was created with. In Kafka, added partitions of
+        # `__consumer_offsets` move existing groups to coordinators without their state.
         _, count = next(topic.blocks())
         return topic.partitions[partition_for(name, count)]
 

@@ -35,7 +35,7 @@ _ANSWERS: Final = (SEND, SEND_PARTS, NO_OP, CLOSE)
 
 
 class Answer:
-    """An intercepted answer. Exactly one of its methods but `frame` is called, once."""
+    """An intercepted answer. Exactly one of `send`, `send_frame` and `close` is called, once."""
 
     __slots__ = ("_before", "_head", "_payload", "kind", "request")
 
@@ -63,11 +63,11 @@ class Answer:
         self._push(self.kind, self._payload)
 
     def send_frame(self, frame: bytes) -> None:
-        """Send another frame instead."""
+        """Send this frame instead of the answer's own frame."""
         self._push(SEND, frame)
 
     def close(self, frame: bytes = b"") -> None:
-        """Close the connection instead, after these bytes."""
+        """Close the connection instead of sending the answer. Send the bytes of `frame` first."""
         self.request.is_closed = True
         self._push(CLOSE, frame)
 
@@ -87,7 +87,7 @@ class AnswerOutbox:
     def __init__(self, request: HandlerRequest, on_answer: Callable[[Answer], None]) -> None:
         self._request = request
         self._real = request.peer
-        # A peer with this outbox. It shares the tables of connections with the real one.
+        # A copy of the request's peer, with this outbox. The copy shares the tables of connections with the real peer.
         self.peer = copy(request.peer)
         self.peer.outbox = cast("Outbox", self)
         self._on_answer = on_answer
@@ -116,7 +116,7 @@ def intercept(request: HandlerRequest, on_answer: Callable[[Answer], None]) -> N
 
 
 class HeldOperation(DelayedOperation):
-    """Something that waits for a time, for a stop of the Handler, or for its client to disconnect."""
+    """An operation that waits in the purgatory for a deadline, a stop of the Handler, or its client to disconnect."""
 
     __slots__ = ("_on_end",)
 

@@ -50,13 +50,14 @@ class InvalidRule(ValueError):
 
 
 class FaultControl:
-    """Handles the operations. reload_all: lets all Handlers read the rules, and calls back when they have."""
+    """Handles the operations on fault rules. reload_all: lets all Handlers read the rules, then calls back."""
 
     def __init__(self, services: Services, reload_all: Callable[[Callable[[], None]], None]) -> None:
         self._services = services
         self._reload_all = reload_all
         self._files = RuleFiles(services.config.log_dirs)
-        # By rule. A schedule counts hits on from its last count, and tests read them every few ms.
+        # By rule id. A schedule continues from its last count of hits. A new one would count from the start each time,
+        # and tests read the counts every few ms.
         self._schedules: dict[int, Schedule] = {}
 
     def respond(self, request: HandlerRequest, operation: FaultOperation, on_reply: OnReply) -> None:
@@ -112,7 +113,7 @@ class FaultControl:
         on_reply(OwnAnswer(result={}))
 
     def release(self, connection_ids: Collection[int]) -> None:
-        """Remove the rules of connections that have ended. If several Handlers do that, one of them finds each rule."""
+        """Remove the rules of connections that have ended. Each rule is removed and logged by only one Handler."""
         rules = self._files.read()
         removed = False
         for rule_id in self._files.leased_by(connection_ids):
@@ -152,7 +153,8 @@ class FaultControl:
 
     def _log(self, done: str, rule_id: int, rule: FaultRule) -> None:
         text = printable(msgspec.json.encode(rule).decode())[:_SHOWN]
-        # A broker with a temporary directory is a test's own (kproc.Broker, `kproc dev`), and its rules are no news.
+        # A broker with a temporary directory belongs to one test (kproc.Broker, `kproc dev`), so nobody has to be
+        # warned of its rules.
         level = logging.INFO if self._services.config.kproc_temporary_directory else logging.WARNING
         logger.log(level, "fault rule %d %s: %s", rule_id, done, text)
 

@@ -41,7 +41,8 @@ class FaultyFs:
         self._fs = fs
         self._log_dirs = log_dirs
         self._files = RuleFiles(log_dirs)
-        # One attribute, because threads read it while another one replaces it.
+        # The ids of the known rules, and the rules. One attribute, because a thread replaces both while other threads
+        # read them.
         self._known: tuple[list[int], dict[int, FaultRule]] = ([], {})
 
     def __getattr__(self, name: str) -> Any:
@@ -134,8 +135,8 @@ class FaultyFs:
 def used_bytes(log_dirs: str) -> int:
     """Return the sum of the sizes of all files in log.dirs, without the fault rules and snapshots.
 
-    Sizes do not depend on the file system, as its blocks do. A disk for tests has few files, so that they are summed up
-    anew for each write. All roles then agree, and deleted files count no more.
+    Sums sizes and not blocks, because blocks depend on the file system. The sum is computed anew for each write, so
+    that all roles agree and deleted files no longer count. A disk for tests has few files.
     """
     total = 0
     for directory, names, files in os.walk(log_dirs):

@@ -1,8 +1,8 @@
 """Error answers: a request, or some of its partitions, fails with the error code of a fault rule.
 
-The work of the failed partitions is not done. If a request names others, too, they are handled as a request of their
-own, and its answer is merged with the errors. A Fetch changes nothing: it is handled without waiting, and the rows of
-the failed partitions are replaced. So the client's fetch session stays in step.
+The work of the failed partitions is not done. If a request names other partitions, too, these are handled as a request
+of their own, and its answer is merged with the errors. A Fetch changes no data, so it is handled whole without waiting,
+and the rows of the failed partitions are replaced. This keeps the client's fetch session up to date.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from kproc.broker.request.request import HandlerRequest
 
 Fields = dict[str, Any]
-# Handles a request with another body.
+# A function that handles a request with a changed body.
 Work = Callable[["HandlerRequest", bytearray], None]
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
-# Errors of a whole Fetch. All others are errors of partitions, because clients expect them there.
+# Errors of a whole Fetch response. Any other error is set for each partition, where clients expect it.
 _OF_FETCH_SESSION: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -46,7 +46,7 @@ def has_error_response(api_key: int) -> bool:
 def answer_error(
     request: HandlerRequest, names: RequestNames, matcher: Matcher, code: ErrorCode, work: Work
 ) -> None:
-    """Answer the error for the partitions that the rule is about, or for the whole request if it names none."""
+    """Answer the error for the partitions that the rule is about, or for the whole request if the rule names none."""
     if request.api_key == _FETCH and code not in _OF_FETCH_SESSION:
         _fail_fetch(request, names, matcher, code, work)
         return
@@ -121,7 +121,7 @@ def _fail_fetch(
         if found is None or found.get("error_code"):
             answer.send()
             return
-        # The session is up to date now, so it has every partition of this request.
+        # The Fetch was handled, so its session now has every partition of this request.
         for topic_id, name, index in _fetched(names):
             if matcher.wants(names.topic_name({"name": name, "topic_id": topic_id}), index):
                 _replace_row(found["responses"], topic_id, name, _failed_fetch(index, code))
@@ -170,7 +170,7 @@ def _merge_into(answer: Answer, names: RequestNames, errors: Fields) -> None:
 
 
 def _merged(rows: list[Any], more: list[Any], names: RequestNames) -> list[Any]:
-    """Return rows of topics with more rows. Rows of the same topic are merged."""
+    """Return `rows` of topics with the rows `more` added. Rows of the same topic are merged."""
     by_topic = {names.topic_name(row): row for row in rows}
     for row in more:
         known = by_topic.get(names.topic_name(row))
@@ -189,7 +189,7 @@ def _identity(topic: Mapping[str, Any]) -> Fields:
 def _encode(request: HandlerRequest, fields: Fields) -> bytearray:
     """Return the body of a request with these fields, with the tags of its header.
 
-    It can be written to, because the log writes offsets into record batches.
+    Returns a bytearray, because the log writes offsets into the record batches in place.
     """
     key, version = request.api_key, request.api_version
     # Without a client id, the header has its fixed size. The tagged fields of a flexible one belong to the body here.
@@ -198,7 +198,7 @@ def _encode(request: HandlerRequest, fields: Fields) -> bytearray:
 
 
 def decode_answer(answer: Answer) -> Fields | None:
-    """Return the fields of a response, or None if there is none."""
+    """Return the fields of a response, or None if the request gets no response."""
     if not answer.has_frame:
         return None
     request = answer.request

@@ -215,7 +215,7 @@ class FaultInjector:
         self._release_division(request)
 
     def _work(self, request: HandlerRequest, body: bytearray) -> None:
-        """Handle a request with a body of our own. It can be written to, because the log stamps record batches."""
+        """Handle a request with a copy of its body, a bytearray, because the log stamps record batches in place."""
         self._handle_request(request, memoryview(body))
         self._release_division(request)
 

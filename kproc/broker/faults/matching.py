@@ -65,7 +65,7 @@ class RequestNames:
         return self._request.services.owner.session_cache.targets(session_id)
 
     def topic_name(self, row: str | Mapping[str, Any]) -> str:
-        """Return the name of the topic in a row of a request or response. An unknown topic id is its hex digits."""
+        """Return the name of the topic in a row of a request or response, or the hex digits of an unknown topic id."""
         if isinstance(row, str):
             return row
         name = row.get("name") or row.get("topic") or row.get("topic_name")

@@ -117,7 +117,7 @@ class SyncRecord:
         """Record the names below log.dirs. The caller holds the lock."""
         entries = list(self._entries())
         for entry in entries:
-            # The supervisor creates some files by itself, before there is a record.
+            # Add files that did not go through RecordingFs: the supervisor creates some before there is a record.
             if not entry.is_directory and not (self._inodes / str(entry.inode)).exists():
                 self.add_file(self._data / entry.path)
                 self.add_content(self._data / entry.path, entry.inode)

@@ -57,7 +57,7 @@ class Schedule:
         return self._draws
 
     def _count(self, candidates: int) -> int:
-        """Return how many of the first candidates are drawn. Their numbers grow, so count on from the last call."""
+        """Return how many of the first candidates are drawn. Continue from the last call, because the numbers grow."""
         if self._rule.probability >= 1:
             return candidates
         if candidates < self._counted:
