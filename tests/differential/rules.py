@@ -18,6 +18,7 @@ _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
+_FENCED_MEMBER_EPOCH = 110
 _UNRELEASED_INSTANCE = 111
 _INVALID_EXPRESSION = 128
 _INCONSISTENT_PROTOCOL = 23
@@ -491,6 +492,12 @@ def _interval_of_a_waiting_member(case: Case) -> bool:
     return case.step.api == "consumer_group_heartbeat" and case.difference.path == ("heartbeat_interval",)
 
 
+def _previous_epoch_of_a_waiting_member(case: Case) -> bool:
+    """kproc still knows the epoch before the member's present one."""
+    is_heartbeat = case.step.api == "consumer_group_heartbeat" and case.codes == (0, _FENCED_MEMBER_EPOCH)
+    return is_heartbeat and f"known by the group coordinator ({case.kproc['member_epoch']})" in str(case.kafka)
+
+
 def _interval_of_a_waiting_streams_member(case: Case) -> bool:
     return case.step.api == "streams_group_heartbeat" and case.difference.path == ("heartbeat_interval",)
 
@@ -631,6 +638,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "producer ids": _random_producer_ids,
     "lists in a request": _repeated_element,
     "the interval of ConsumerGroupHeartbeat": _interval_of_a_waiting_member,
+    "the previous epoch of a member that waits for partitions": _previous_epoch_of_a_waiting_member,
     "the interval of StreamsGroupHeartbeat": _interval_of_a_waiting_streams_member,
     "tasks in a StreamsGroupHeartbeat": _tasks_again,
     "the heartbeat that creates a streams group": _forgotten_first_heartbeat,
