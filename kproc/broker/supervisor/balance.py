@@ -2,7 +2,7 @@
 
 A Processor's load is its requests per second, measured by the counter in its row of the slab. If the Processors are
 idle, the number of connections counts instead, so that idle clients are spread, too. The Processor chooses which of its
-connections migrate. No connection is closed, and requests in work migrate with their connection
+connections migrate. No connection is closed, and requests in progress migrate with their connection
 (processor/migration.py).
 """
 
@@ -20,15 +20,16 @@ from kproc.broker.transport.agent import AgentId
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
-# Below this many requests a second of all Processors of a set together, the set counts as idle.
+# A set of Processors that together handle fewer requests per second than this counts as idle.
 _BUSY_REQUESTS_PER_S: Final = 100
-# With kproc.rebalance=auto, connections migrate when the busiest Processor handles this many times the mean. Of two
-# Processors, that one handles three quarters of all requests.
+# With kproc.rebalance=auto, connections migrate when the busiest Processor handles this many times the mean requests
+# per second. Of two Processors, the busier one then handles three quarters of all requests.
 _UNEVEN: Final = 1.5
 # Stop waiting for migrations after this time, because a client that reads nothing delays its own migration and a
 # stopped Processor delays all of its migrations.
 _MOVE_NS: Final = 10_000_000_000
-# A Processor that does not store its row within this time hangs. Use its last metrics then.
+# Longest wait until a Processor stores its metrics row. After this time the Processor hangs, and its last metrics are
+# used.
 _MEASURE_NS: Final = 1_000_000_000
 
 
@@ -57,7 +58,7 @@ class Balancer:
         self._seen_ns, self._seen = now_ns, seen
 
     def plan(self, pool: str, *, by_rate: bool) -> list[tuple[ManagedRole, ManagedRole, int]]:
-        """Return the migrations that make the Processors' loads equal, as (source, target, number of connections).
+        """Return the migrations that even out the Processors' loads, as (source, target, number of connections).
 
         With `by_rate` the load is requests per second, unless the set is idle. Otherwise it is the number of
         connections.
@@ -89,7 +90,7 @@ class Balancer:
         yield from self.wait_until_still(moves)
 
     def wait_for_metrics(self, pool: str) -> Steps:
-        """Wait until every Processor has stored its row anew, which it does twice a second at least."""
+        """Wait until every Processor has stored new metrics, which it does at least twice a second."""
         began_ns = self._clock.now_ns()
         metric = self._children.regions.heartbeat_ns
         roles = self._children.table.processors(pool)
@@ -101,7 +102,7 @@ class Balancer:
         )
 
     def move(self, moves: list[tuple[ManagedRole, ManagedRole, int]], moved: list[dict[str, Any]]) -> Steps:
-        """Start these migrations, and append the number of connections of each to `moved`.
+        """Start these migrations. Append a row with source, target and number of connections of each to `moved`.
 
         Done when every source has replied. The caller must run `wait_until_still` afterwards.
         """
@@ -125,7 +126,10 @@ class Balancer:
         yield lambda: waiting == 0
 
     def wait_until_still(self, moves: list[tuple[ManagedRole, ManagedRole, int]]) -> Steps:
-        """Wait, for at most _MOVE_NS, until no connection is migrating. The counts of roles may change only then."""
+        """Wait, for at most _MOVE_NS, until no connection is migrating.
+
+        Only then may Processors be added or removed.
+        """
         givers = {source.agent: source for source, _, count in moves if count}
         replies: list[dict[str, Any]] = []
         for source in givers.values():
@@ -139,7 +143,7 @@ def _moves(
 ) -> list[tuple[ManagedRole, ManagedRole, int]]:
     """Plan migrations from Processors above the mean load to those below it.
 
-    Every connection of a source counts as its mean load per connection.
+    Each connection of a source is assumed to have the source's mean load per connection.
     """
     mean = sum(loads.values()) / len(roles)
     givers = sorted((r for r in roles if loads[r.agent] > mean), key=lambda r: -loads[r.agent])
@@ -152,9 +156,11 @@ def _moves(
         each = loads[giver.agent] / held[giver.agent]
         surplus = loads[giver.agent] - mean
         for taker in takers:
-            # Do not migrate a connection for half of its load, because the next look would migrate it back.
+            # Round half down: migrating a connection to even out only half of its load would be reversed by the next
+            # plan.
             wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
-            # Leave at least one, because moving the only connection would move the whole load and balance nothing.
+            # Leave the source at least one connection: moving its only one would move the whole load and balance
+            # nothing.
             count = min(wanted, held[giver.agent] - 1)
             if count > 0:
                 moves.append((giver, taker, count))

@@ -1,8 +1,8 @@
 """build_role: builds every role of a broker from the BrokerPlan, which all roles share, and the role's own RoleParts.
 
 RoleParts are the parts that differ between the ways to run roles: how a role sleeps, its shared memory, and the thread
-that runs fdatasync. child.py fills them from received descriptors, inprocess.py from memory of its own. This file does
-not know which of the two it builds for.
+that runs fdatasync. child.py fills them from descriptors that the supervisor sends, inprocess.py from memory of its own
+process. This file does not know which of the two calls it.
 """
 
 from __future__ import annotations
@@ -80,22 +80,23 @@ class SupervisorCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     send_request: AskSupervisor
     send_settings: Callable[[DynamicSettings], None]
-    # The number of Handlers. None at the broker's start, before there are any: then the settings in force decide.
+    # The number of Handlers. None at the broker's start: the controller then computes the number from the settings.
     handler_count: int | None = None
 
 
 class RoleParts(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of a role that differ between processes, threads and inline roles.
 
-    Optional ones are set only for the roles that need them.
+    A part that is None by default is set only for the roles that need it.
     """
 
     doze: Sleeper
     metrics: MetricsRow
     is_restart: bool = False
-    # Of Handlers, the cleaner, and the controller with a metrics listener.
+    # Set for Handlers, the cleaner, and a controller with a metrics listener.
     table: PartitionTable | None = None
-    # Of Acceptors. The controller has its metrics listener here, if there is one.
+    # Set for Acceptors: the socket to accept from. For the controller: the socket of the metrics listener, if
+    # configured.
     listening: socket.socket | None = None
     arena: BlockOwner | None = None  # Of Processors.
     syncer: Syncer | None = None  # Of Handlers.
@@ -103,7 +104,7 @@ class RoleParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_role(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Agent:
-    """Create the object of one role with its parts, before it has any link.
+    """Create the object of one role. Its links to other roles are attached later.
 
     Raises FatalError if the host lacks a resource or the data belong to another cluster, and Corrupt or StorageFailure
     if the metadata log cannot be used.
@@ -145,8 +146,8 @@ def _connection_limits(
 ) -> ConnectionLimits:
     """Return the connection limits of an Acceptor's listener.
 
-    As in Kafka, the inter-broker listener is protected unless it is the only listener. The control listener has limits
-    of its own.
+    As in Kafka, the inter-broker listener is protected from the broker-wide limit unless it is the only listener. The
+    control listener has limits of its own.
     """
     if is_control(acceptor):
         return control_limits(plan.config, settings)
@@ -179,7 +180,8 @@ def build_processor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Proce
         queued_bytes_max=plan.config.queued_max_request_bytes,
         queued_requests_max=_queued_requests_max(plan),
         processors_in_all=lambda settings: sum(processors_in_force(plan.config, settings).values()),
-        # The control listener's Processor has no Handler. The others use their router once there are two.
+        # The control listener's Processor has no Handlers to route Produce requests to. Other Processors use the router
+        # when there are at least two Handlers.
         router=None if is_control(agent) else ProduceRouter(),
         tls_listeners=TlsListeners(
             plan.config,
@@ -193,7 +195,7 @@ def build_processor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Proce
 def _make_tls(
     table: ConnectionTable, state: ProcessorState, clock: Clock, listeners: TlsListeners
 ) -> TlsConnections:
-    # Import this late, because only a Processor with a TLS connection needs it.
+    # Import the TLS code at the first TLS connection, because most Processors never need it.
     from kproc.broker.processor.tls_connections import TlsConnections
 
     return TlsConnections(table, state, clock, listeners)
@@ -202,15 +204,15 @@ def _make_tls(
 def _queued_requests_max(plan: BrokerPlan) -> int:
     """Return queued.max.requests if it was set explicitly, or -1 for no limit.
 
-    Kafka's default does not apply, because the rings bound the bytes of requests and a connection has at most 64
-    requests in work.
+    Kafka's default does not apply, because the rings bound the bytes of requests, and a connection has at most 64
+    requests in progress.
     """
     is_set = "queued.max.requests" in plan.config.explicit_settings
     return plan.config.queued_max_requests if is_set else -1
 
 
 def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler:
-    """Build one Handler. A restarted one handles no request until `Handler.set_linked`."""
+    """Build one Handler. A Handler that replaces a dead one handles no request until `Handler.set_linked`."""
     config, metrics, table, syncer = plan.config, parts.metrics, parts.table, parts.syncer
     assert table is not None
     assert syncer is not None
@@ -232,7 +234,7 @@ def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler
             is_clean=plan.was_clean and not parts.is_restart,
         )
 
-    # Only brokers for tests pay for a second clock in each duty cycle.
+    # Only a broker for tests (kproc.time.movable) reads a second clock in each duty cycle.
     handler_type = Handler if plan.movable is None else MovableHandler
     return handler_type(
         agent,
@@ -295,14 +297,14 @@ def _changes_at_start(
     yield "set_handler_count", {"count": handler_count}
     # The leader epoch grows at each start of the broker. A restart of the controller alone does not change it.
     if not parts.is_restart:
-        # The marker still exists here. The supervisor removes it later, when nothing else can keep the broker from
-        # starting.
+        # The marker of a clean stop still exists at this point. The supervisor removes it later, when nothing else can
+        # make the start fail.
         was_clean = plan.fs.exists(Path(plan.config.log_dirs) / checkpoints.CLEAN_SHUTDOWN_FILE)
         yield "start_broker", {"was_clean": was_clean}
 
 
 def _log_useless_settings(plan: BrokerPlan, image: ClusterImage) -> None:
-    """Log stored settings that cannot take effect, and ACLs and users that keep all clients out."""
+    """Log stored settings that cannot take effect, and missing ACLs or users because of which no client can work."""
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)
     if fault_watch.may_surprise(plan.config):
@@ -338,7 +340,10 @@ def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner
 
 
 def _fs_with_faults(plan: BrokerPlan) -> Fs:
-    """Return the file system of a role that gets no message about fault rules. In a broker for tests it reads them."""
+    """Return the file system of the controller or cleaner.
+
+    In a broker for tests it reads fault rules from their files.
+    """
     if not plan.config.kproc_faults_enable:
         return plan.fs
     from kproc.broker.faults.disk import faulty

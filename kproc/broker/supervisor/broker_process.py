@@ -5,9 +5,9 @@ or another user may have written the pid. `kproc stop` and `kproc doctor` verify
 read data of the process. The kernel reports which process holds the lock of the data directory, which one listens at
 the address, and when it started.
 
-A file that a process has open may belong to another user: with O_PATH, or in a mount namespace of its own, the process
-can hold any file under any name. Every path in /proc is therefore opened first, checked by its descriptor, and then
-read.
+A file that a process has open may belong to another user: with O_PATH, or in its own mount namespace, a process can
+hold any file of the host under any name. Every file behind a path in /proc is therefore opened first, checked by its
+descriptor, and then read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class NotABroker(Exception):
 
 
 class ProcessClaim(msgspec.Struct, frozen=True):
-    """A claim about a broker's process, from a ready file or an answer. None: not claimed."""
+    """A claim about a broker's process, from a ready file or a `status` response.
+
+    A field that is not claimed is None.
+    """
 
     pid: int
     start_ticks: int | None = None
@@ -62,7 +65,10 @@ class VerifiedBroker:
     """
 
     def __init__(self, pid: int) -> None:
-        """Open the process and find the data directory that it has locked. Raise NotABroker if there is none."""
+        """Open the process and find the data directory that it has locked.
+
+        Raise NotABroker if it does not exist or has no lock.
+        """
         self.pid = pid
         try:
             self._pidfd = os.pidfd_open(pid)
@@ -90,8 +96,8 @@ class VerifiedBroker:
     def _open_locked_directory(self, name: str) -> bool:
         """Open the directory of the locked file behind a descriptor. Return False unless it is a data directory's lock.
 
-        Another user can replace the directory by a link at any time. It is therefore opened first, and must then
-        contain the locked file. A lock file that was renamed or deleted does not count.
+        Another user can replace the directory by a symbolic link at any time. The directory is therefore opened first,
+        and must then contain the locked file. A lock file that was renamed or deleted does not count.
         """
         proc = _PROC / str(self.pid)
         try:
@@ -139,8 +145,8 @@ class VerifiedBroker:
         Raise NotABroker unless it is a regular file that belongs to the process's user. The process itself may not be
         able to read any other file.
         """
-        # O_PATH holds on to the file without opening it, because opening a pipe could block. What is checked is then
-        # what is opened below.
+        # O_PATH refers to the file without opening it, because opening a pipe could block. The checks and the open
+        # below then concern the same file.
         path = os.open(_PROC / str(self.pid) / "fd" / str(descriptor), os.O_PATH | os.O_CLOEXEC)
         try:
             facts, uid = os.fstat(path), self.uid
@@ -151,7 +157,7 @@ class VerifiedBroker:
                 raise NotABroker("it is not a file but a terminal, a pipe or the journal")
             if facts.st_uid != uid:
                 raise NotABroker(f"it belongs to another user than process {self.pid}")
-            # The link leads to the file that was checked, even if another file has its name now.
+            # /proc/self/fd/N leads to the checked file, even if another file has its name now.
             return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(path)
@@ -165,7 +171,7 @@ class VerifiedBroker:
         try:
             stated = self._as_seen_by_process(Path(claim.data))
             is_same = os.path.samestat(os.stat(stated), os.fstat(self._directory))
-        # The process does not have the path that the answer names, so another broker has answered.
+        # The process cannot reach the directory that the response names, so another broker has responded.
         except OSError:
             is_same = False
         if not is_same:
@@ -214,7 +220,7 @@ class VerifiedBroker:
 
 
 def claim_in(status: dict[str, Any]) -> ProcessClaim:
-    """Return the claim about the supervisor in a status, or about the only process if roles are threads."""
+    """Return a status's claim about the supervisor, or about the broker's only process if its roles are threads."""
     rows = status.get("processes")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise NotABroker("no process of a broker is named")

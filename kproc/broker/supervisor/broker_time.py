@@ -1,8 +1,10 @@
-"""Move the broker's time for tests (kproc.Broker.time). Called by the supervisor, or by the one process of a broker.
+"""Move the broker's time for tests (kproc.Broker.time).
 
-Time is one shared word, so that every role reads the moved time in the same moment (common/movable_clock.py). The
-caller then sends FOLLOW_TIME to every role, because most of them sleep until a timer that is now due. The reply to the
-client comes when each role has run its timers, and when the cleaner, which comes last, has checked retention and
+Called by the supervisor, or by the InProcessBroker if all roles share one process.
+
+The offset from the host's clock is one shared word, so that every role sees a change at once (common/movable_clock.py).
+The caller then sends FOLLOW_TIME to every role, because most of them sleep until a timer that is now due. The client
+gets the reply when each role has run its timers and the cleaner, as the last role, has checked retention and
 compaction.
 """
 
@@ -25,7 +27,7 @@ WARNING: Final = (
 
 
 def move(clock: MovableClock | None, action: str, ms: int) -> str | None:
-    """Move time by one of the actions of own_operations.MoveTime. Return an error message, or None."""
+    """Carry out an action of own_operations.MoveTime on the clock. Return an error message, or None if it succeeded."""
     if clock is None:
         return _OFF
     if action == "freeze":
@@ -41,7 +43,7 @@ def move(clock: MovableClock | None, action: str, ms: int) -> str | None:
 
 
 def describe(clock: MovableClock) -> dict[str, Any]:
-    """Return the result for the client: the broker's date, its lead over the host's clock, and whether it is frozen."""
+    """Return the result for the client: the broker's time, its lead over the host's clock, and if it is frozen."""
     return {
         "now_ms": clock.wall_ms(),
         "lead_ms": clock.lead_ns // NS_PER_MS,

@@ -1,7 +1,7 @@
 """CertificateRenewal: the certificates that TLS listeners use, and their renewal while the broker runs.
 
-The supervisor checks keys and certificates in a short-lived child (tls_check.py) before a Processor reads them. If one
-of them cannot be used, all Processors keep those in use.
+The supervisor checks keys and certificates in a short-lived child (tls_check.py) before a Processor reads them. If a
+key or certificate cannot be used, all Processors keep the present certificates.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 class CertificateRenewal:
-    """The last check of the TLS listeners whose certificates are in use.
+    """Checks and renews the certificates of the TLS listeners, and keeps the result of the check of those in use.
 
-    on_change: called when other certificates are in use, because the status shows them.
+    on_change: called when the certificates in use have changed, so that the status shows the new ones.
     """
 
     def __init__(
@@ -36,26 +36,26 @@ class CertificateRenewal:
         self._config = config
         self._children = children
         self._on_change = on_change
-        # None until the settings in force are known, if they can differ from the configuration.
+        # Result of the last successful check. None at first if only the controller knows the settings in force.
         self.checked = checked
-        # The reason why SIGHUP could not renew the certificates.
+        # The reason why the last SIGHUP could not renew the certificates. None if it could.
         self.problem: str | None = None
 
     @property
     def certificates(self) -> dict[str, dict[str, Any]]:
-        """The subject and end of the certificate in use, by listener."""
+        """The subject and expiry time of the certificate in use, by listener."""
         return {} if self.checked is None else self.checked.certificates
 
     def recheck(self) -> None:
-        """Check the certificates after a change of settings, which the Processors have received, too."""
+        """Check the certificates again after a change of settings. The Processors have received the same settings."""
         checked = self._check_in_force()
-        # The Processors keep the certificates in use if one cannot be used.
+        # If a certificate cannot be used, the Processors keep the present ones, so keep the last result, too.
         if checked.problem is None:
             self.checked = checked
             self._on_change()
 
     def renew(self) -> None:
-        """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
+        """Let every Processor read keys and certificates again. If a file cannot be used, all keep the present ones."""
         checked = self._check_in_force()
         self.problem = checked.problem
         if checked.problem is not None:

@@ -4,7 +4,7 @@ supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
                                                      failed    the role cannot be built: the reason
 start        build the role                          settings  the dynamic settings (controller only)
-peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
+peer_eventfd, peer_arena, link (one fd)              ask       a request of the controller
 handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
 detach       a peer was reaped; with `is_final` it has no successor
@@ -50,16 +50,16 @@ from kproc.common.errors import Corrupt, FatalError
 
 logger = logging.getLogger(__name__)
 
-# Allocations between garbage collections. Reference counts free what a request allocates. The collector only has to
-# find rare cycles, and a full collection over a frozen heap costs nothing.
+# Thresholds of Python's cyclic garbage collector, far above its defaults: reference counts free the objects of a
+# request, and the collector only has to find rare cycles.
 _GC_THRESHOLD: Final = (50_000, 50, 50)
-# Longest sleep while the supervisor waits for a report of ours, such as "ready" or "drained".
+# Longest sleep of the role in ms while the supervisor waits for its report, such as "ready" or "drained".
 _NEWS_MS: Final = 2
 _TURNS_MAX: Final = 64
 
 
 class ChildRole:
-    """Runs one role in this process. One instance, made after the fork."""
+    """Runs one role in a forked child. The child creates its only instance after the fork."""
 
     def __init__(
         self, agent_id: AgentId, plan: BrokerPlan, control: ControlSocket, *, is_restart: bool
@@ -78,7 +78,8 @@ class ChildRole:
         self._is_running = True
         self._is_ready = False
         self._can_be_ready = False
-        # Handlers of the supervisor's messages: here those with a descriptor, below those without.
+        # Functions for the supervisor's messages: `_fd_handlers` for those that carry a descriptor, `_handlers` for the
+        # others.
         self._fd_handlers: dict[str, Callable[[dict[str, Any], int], None]] = {
             "slab": self._attach_slab,
             **dict.fromkeys(("table", "eventfd", "arena", "listening"), self._keep_fd),
@@ -99,12 +100,13 @@ class ChildRole:
         }
 
     def run(self) -> int:
-        """Run the role until the supervisor sends `close` or ends. Return the exit status."""
+        """Run the role until the supervisor sends `close` or dies. Return the exit status."""
         set_role(str(self._id))
         stacks.install()
         gc.set_threshold(*_GC_THRESHOLD)
         gc.enable()
-        # The role is built from descriptors that only the supervisor can pass, so its messages come first.
+        # Building the role needs descriptors from the supervisor, so handle its messages until "start" has built the
+        # role.
         while self._agent is None:
             if not self._is_running:
                 return 1
@@ -122,8 +124,8 @@ class ChildRole:
             owes_news = not self._is_ready or messages.owes_news or control.has_unsent
             agent.do_work(_NEWS_MS if owes_news else rest_ms)
             turns += 1
-            # Reading the control socket costs a system call. The epoll reports it to a role that sleeps. A role that is
-            # too busy to sleep reads it every _TURNS_MAX turns.
+            # Reading the control socket costs a system call. A role that sleeps learns from its epoll that the socket
+            # is readable. A role too busy to sleep reads the socket every _TURNS_MAX duty cycles.
             if agent.is_called or turns >= _TURNS_MAX:
                 agent.is_called = False
                 turns = 0
@@ -139,8 +141,9 @@ class ChildRole:
             try:
                 message = self._control.receive()
             except EOFError:
-                # The supervisor has died. Usually PDEATHSIG has killed this process before it can read this.
-                logger.warning("the supervisor is gone; ending")
+                # The supervisor has died. Usually PR_SET_PDEATHSIG kills this process before it reads the end of the
+                # socket.
+                logger.warning("the supervisor has ended: ending, too")
                 self._is_running = False
                 return
             if message is None:
@@ -150,7 +153,7 @@ class ChildRole:
     def _report(self) -> None:
         agent = self._agent
         assert agent is not None
-        # A Handler is not ready without its image of the metadata, because it answers every request from that.
+        # A Handler is not ready without its image of the metadata, because it answers every request from the image.
         if (
             self._can_be_ready
             and not self._is_ready
@@ -163,13 +166,13 @@ class ChildRole:
         try:
             self._control.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            logger.debug("the supervisor is gone; the end of its socket comes next")
+            logger.debug("cannot send to the supervisor: its process has ended, so this one ends next")
 
     def _flush(self) -> None:
         try:
             self._control.flush()
         except (BrokenPipeError, ConnectionResetError):
-            logger.debug("the supervisor is gone; the end of its socket comes next")
+            logger.debug("cannot send to the supervisor: its process has ended, so this one ends next")
 
     def _send_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         self._asks.ask("supervisor", self._send, what, body, on_reply)
@@ -195,9 +198,10 @@ class ChildRole:
         try:
             self._agent = build_role(self._id, self._plan, self._make_parts(message))
         except (FatalError, Corrupt, StorageFailure) as error:
-            # The host lacks a resource or its disk is damaged. The reason tells an operator more than a stack.
+            # The host lacks a resource, or files are damaged. Report the reason, which tells an operator more than a
+            # traceback.
             self._send({"do": "failed", "reason": str(error)})
-            # The process ends now, so it must send the message before.
+            # Send the message now, because the process ends next and would lose a queued one.
             self._flush()
             self._is_running = False
             return
@@ -206,7 +210,7 @@ class ChildRole:
     def _keep_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         if peer in self._eventfds:
-            # A restarted peer uses the eventfd of its predecessor, which our wakers hold already.
+            # A restarted peer uses the same eventfd as its predecessor, and our wakers already have a descriptor of it.
             os.close(fd)
         else:
             self._eventfds[peer] = fd
@@ -249,9 +253,9 @@ class ChildRole:
         assert self._agent is not None
         assert self._messages is not None
         if message["is_final"] and isinstance(self._agent, Processor):
-            # A Handler on trial whose start failed ends without a `leave`, so no `handler_leaving` has come before.
+            # A new Handler whose start failed never got `leave`, so this Processor has not heard `handler_leaving` yet.
             self._agent.handler_leaving(peer)
-        # Detach the agent first, because its requests of that peer may be views of the arena that is closed below.
+        # Detach before closing the arena below, because requests from the peer may be views of its arena.
         self._agent.detach(peer)
         self._messages.discard_peer(peer)
         arena = self._arenas.pop(peer, None)
@@ -280,7 +284,10 @@ class ChildRole:
             unknown = self._agent.close()
             is_clean = unknown is None
             if unknown is not None:
-                logger.info("%s was not recovered in this run; the next start recovers", unknown)
+                logger.info(
+                    "not a clean stop: %s was not recovered in this run, so the next start recovers all logs",
+                    unknown,
+                )
         except OSError as error:
             logger.error("cannot close cleanly, so the next start recovers: %s", error)
             is_clean = False
@@ -290,14 +297,14 @@ class ChildRole:
     # -- building ----------------------------------------------------------------------------------------------
 
     def _make_parts(self, message: dict[str, Any]) -> RoleParts:
-        """Return the parts of this role, as far as the supervisor has sent their descriptors."""
+        """Return the parts of this role, made of the descriptors that the supervisor has sent."""
         assert self._slab is not None
         row = slab_row(self._id)
         doze = Sleeper(self._slab.words, self._slab.row_word(row), self._fds["eventfd"])
         syncer: Syncer | None = None
         if self._id.role == HANDLER:
-            # The sync thread wakes the Handler by the eventfd that the other roles use, because the Handler may be
-            # asleep in its epoll.
+            # After an fdatasync the sync thread writes to the eventfd by which other roles wake the Handler, because
+            # the Handler may sleep in epoll.
             syncer = ThreadSyncer(f"{self._id}-sync", lambda: os.eventfd_write(doze.fd, 1))
         return RoleParts(
             doze=doze,

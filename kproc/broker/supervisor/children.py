@@ -1,7 +1,7 @@
 """Children: the supervisor's roles as processes. It forks, links, watches (by pidfd) and restarts them.
 
-It knows the resources that a role needs at its start and which roles are linked. supervisor.py and scale.py decide how
-many roles there are. Children never blocks on a child and survives the death of any child at any moment.
+Children knows the resources that a role needs at its start, and which roles are linked. supervisor.py and scale.py
+decide how many roles there are. Children never blocks on a child and survives the death of any child at any moment.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from kproc.common.errors import FatalError
 
 logger = logging.getLogger(__name__)
 
-# A role that dies this soon after its start probably failed by itself. A kill from outside usually comes later.
+# A role that dies within this time after its start probably failed by itself. A kill from outside usually comes later.
 _QUICK_DEATH_NS: Final = 2_000_000_000
 _BACKOFF_NS: Final = 50_000_000
 _BACKOFF_NS_MAX: Final = 5_000_000_000
 _DOWN_BACKOFF_NS_MAX: Final = 60_000_000_000
-# Errors of a send to a child that has died, killed by SIGKILL for example. Its pidfd becomes readable, too. The loop
-# then plans a successor, so these errors need no action of their own.
+# Errors of a send to a child that has died. Its pidfd becomes readable, too, and that event plans a successor. So these
+# errors need no action.
 _ENDED: Final = (BrokenPipeError, ConnectionResetError)
 
 OnMessage = Callable[[ManagedRole, dict[str, Any]], None]
 
 
 class Children:
-    """All child processes of one broker. Owned by the supervisor, in its one thread."""
+    """All child processes of one broker. Only the supervisor's thread uses it."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Children:
         self.regions = Regions(plan.config)
         self.asks = Asks()
         self.settings = DynamicSettings()
-        # The number of Handlers that partitions are placed on. The controller gets it at each of its starts. None means
-        # that the controller decides by its stored settings.
+        # The number of Handlers that own partitions, sent to the controller at each of its starts. None: the controller
+        # computes it from the settings.
         self.handler_count: int | None = None
         self.is_stopping = False
         # True once clients may connect. From then on no role's death ends the broker.
@@ -86,11 +86,11 @@ class Children:
         """
         agent, plan = role.agent, self.plan
         role.reset(self._clock.now_ns())
-        # Freeze the heap before the fork: a child that collected inherited objects would copy their pages, and
-        # finalisers would close descriptor numbers that mean something else in the child.
+        # Freeze the heap before the fork: a garbage collection in the child would otherwise copy shared pages, and
+        # finalisers of inherited objects would close descriptor numbers that mean something else in the child.
         gc.freeze()
-        # An flock belongs to the open file, which every role that writes files inherits. While one of them lives, no
-        # other broker can open the directory, even after the supervisor was killed.
+        # An flock belongs to the open file, which every role that writes files inherits. While one such role lives, no
+        # other broker can lock the data directory, even after the supervisor was killed.
         role.child = child = fork_child(
             agent,
             lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
@@ -105,13 +105,14 @@ class Children:
         start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
         try:
             self.regions.send_own_regions(child, listening=listening, start=start)
-            # Acceptors and Processors have no image of the metadata, from which the other roles read the settings.
+            # Acceptors and Processors have no image of the metadata to read dynamic settings from, so send them the
+            # settings.
             if agent.role in (ACCEPTOR, PROCESSOR):
                 child.send(self.settings.as_message())
             if role.serving:
                 child.send(role.serving_message())
         except _ENDED:
-            logger.debug("%s has ended; its exit comes next", agent)
+            logger.debug("cannot send to %s: its process has ended and will be reaped next", agent)
 
     def introduce(self, role: ManagedRole) -> None:
         """Link a role with every running peer; both sides get a link of a new generation."""
@@ -123,8 +124,8 @@ class Children:
             try:
                 is_linked = self._connect(role, other)
             except _ENDED:
-                # One of the two has ended. `_on_exit` is called next and tells the other role. The successor is linked
-                # anew.
+                # One of the two roles has died. Its exit event comes next: `_on_exit` sends `detach` to the other role,
+                # and the successor gets a new link.
                 is_linked = True
             if is_linked:
                 role.peers.add(other.agent)
@@ -138,7 +139,8 @@ class Children:
         if _is_parting(one, other) or _is_parting(other, one):
             return False
         if one.agent in other.targets or other.agent in one.targets:
-            # The target of a leaving Processor died and was restarted, so connect the two again.
+            # A leaving Processor migrates its connections to this one, whose predecessor died, so connect the two
+            # again.
             self.connect_migration(one, other)
             return False
         return self.regions.connect(one.child, other.child)
@@ -146,9 +148,9 @@ class Children:
     def connect_migration(self, one: ManagedRole, other: ManagedRole) -> None:
         """Connect two Processors, so that connections can migrate between them.
 
-        There is one socket pair for as long as both live. When it ends, the source concludes that a connection in
-        flight was not received, and the target keeps every connection that it has received. If a pair were replaced
-        while a connection travels over it, both would own the connection.
+        The two have one socket pair for as long as both live. If the pair were replaced while a connection travels over
+        it, both would own the connection: at the end of a pair the source keeps a connection that is in flight, and the
+        target keeps every connection that it has received.
         """
         if one.child is None or other.child is None or other.agent in one.migrations:
             return
@@ -157,7 +159,9 @@ class Children:
         try:
             self.regions.connect_migration(one.child, other.child)
         except _ENDED:
-            logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
+            logger.debug(
+                "cannot connect %s with %s: one of the two processes has ended", one.agent, other.agent
+            )
 
     def restart_due(self) -> None:
         """Restart the roles whose back-off is over, and send messages that did not fit into a child's socket before."""
@@ -178,7 +182,8 @@ class Children:
         logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
         try:
             self.start(role, is_restart=True)
-            # Send a new controller the list of processes before its first link, over which it can get requests.
+            # Send a new controller the list of processes before its first link, because requests for the status can
+            # arrive over that link.
             self.on_change()
             self.introduce(role)
         except (OSError, FatalError) as error:
@@ -199,17 +204,22 @@ class Children:
             try:
                 role.child.send(message)
             except _ENDED:
-                logger.debug("%s has ended; its exit comes next", role.agent)
+                logger.debug("cannot send to %s: its process has ended and will be reaped next", role.agent)
 
     def probe(self, role: ManagedRole) -> socket.socket:
-        """Open a connection of the broker's own to a Processor. If that has ended, the connection is closed."""
+        """Open the broker's own connection to a Processor and return our end.
+
+        If the Processor has ended, the other end is closed.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             if role.child is not None:
                 try:
                     role.child.send({"do": "probe"}, theirs.fileno())
                 except _ENDED:
-                    logger.debug("%s has ended; its exit comes next", role.agent)
+                    logger.debug(
+                        "cannot send to %s: its process has ended and will be reaped next", role.agent
+                    )
         return ours
 
     def flush(self, role: ManagedRole) -> None:
@@ -218,7 +228,7 @@ class Children:
             try:
                 role.child.control.flush()
             except _ENDED:
-                logger.debug("%s has ended; its exit comes next", role.agent)
+                logger.debug("cannot send to %s: its process has ended and will be reaped next", role.agent)
 
     def send_request(
         self,
@@ -252,7 +262,7 @@ class Children:
         """Handle a readable descriptor of the epoll; ignore it if it is not a child's."""
         role = self._by_fd.get(fd)
         if role is None:
-            # An event of the same poll has led to this child's end, and its descriptors were removed then.
+            # An earlier event of the same poll has reaped this child and removed its descriptors.
             return
         child = role.child
         assert child is not None
@@ -269,7 +279,7 @@ class Children:
 
     def _on_exit(self, role: ManagedRole, child: Child) -> None:
         """Reap a child that has ended, tell its peers, and plan its successor."""
-        # Its last messages are still in the socket: replies, and `closed` with the flag for a clean close.
+        # The child's last messages are still in the socket: replies, and `closed` with the flag for a clean close.
         self._drain_control(role, child)
         for fd in child.watched_fds:
             if self._by_fd.pop(fd, None) is not None:
@@ -277,17 +287,17 @@ class Children:
         status = child.reap()
         role.child = None
         self.asks.lose(role.agent)
-        # A stop closes the roles in waves. Roles of later waves need not hear of this one's end: they close soon, too,
-        # and a ring that nobody reads does them no harm.
+        # A stop closes the roles in waves. Do not tell the roles of later waves to detach from a closed role: they
+        # close soon, too, and a ring that nobody reads does no harm.
         if role.is_closed and self.is_stopping:
             return
         # A leaving role was scaled away, and a role on trial has failed to start. Neither gets a successor, whether it
-        # ended in order, crashed or was killed.
+        # ended cleanly, crashed or was killed.
         is_final = role.is_leaving or role.is_trial
         lived_ns = self._clock.now_ns() - role.started_ns
         end = role.failure or describe_exit(status)
-        # A role that ends before it was ready for the first time would probably end again: the data belong to another
-        # cluster, the metadata log is damaged, the host lacks memory. So the start of the broker fails at once.
+        # At the broker's start a role that ends before it was ready would probably end again, for example because the
+        # metadata log is damaged or the host lacks memory. So the start of the broker fails at once.
         is_first = not (role.is_ready or role.restarts or self.has_started)
         if not role.is_closed and not (is_first and role.failure):
             logger.error("%s (pid %d) ended: %s", role.agent, child.pid, end)
@@ -311,10 +321,12 @@ class Children:
         self.on_change()
 
     def _detach(self, role: ManagedRole, *, is_final: bool) -> None:
-        """Tell the peers of a reaped role to detach their links. Only now may they reuse memory that it could read.
+        """Tell the peers of a reaped role to detach their links.
 
-        With `is_final` every role gets the message, because a former peer that has heard of the death would otherwise
-        wait for a successor.
+        Until then they must not reuse memory that it could read.
+
+        With `is_final` the role gets no successor. Every role then gets the message, because a role that has already
+        detached the link would otherwise wait for the successor.
         """
         for other in self.table:
             other.users.discard(role.agent)
@@ -327,14 +339,14 @@ class Children:
     def _plan_restart(self, role: ManagedRole, lived_ns: int) -> None:
         """Decide when the successor starts: at once, or after growing pauses if this role keeps dying quickly.
 
-        Too many quick deaths end a broker that was never ready. A broker that serves clients goes on without the role,
-        because the other roles keep their partitions and connections and the cause may go away.
+        Too many quick deaths end a broker that was never ready. A broker that was ready goes on without the role,
+        because the other roles still serve clients and the cause may go away.
         """
         role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
         if role.is_failing and not self.has_started:
             self._on_failure(f"{role.failing}: giving up")
             return
-        # The first quick death costs no pause, because a kill from outside may have come just after the start.
+        # Restart at once after the first quick death, because it may have been a kill from outside.
         longest_ns = _DOWN_BACKOFF_NS_MAX if role.is_failing else _BACKOFF_NS_MAX
         delay_ns = min(longest_ns, _BACKOFF_NS << min(role.quick_deaths, 16)) if role.quick_deaths > 1 else 0
         role.restart_at_ns = self._clock.now_ns() + delay_ns
@@ -353,14 +365,14 @@ class Children:
         try:
             while (message := child.receive()) is not None:
                 self._on_message(role, message)
-        # The kernel keeps the messages of a dead process until they are read. This is the end behind the last one.
+        # The kernel keeps a dead process's messages until they are read. EOFError follows the last one.
         except EOFError:
             return
 
     # -- the end -----------------------------------------------------------------------------------------------
 
     def kill_all(self) -> None:
-        """Kill the children that did not end in time: stopped by SIGSTOP, in a loop, or waiting for a disk."""
+        """Kill the children that did not end in time: they are stopped by SIGSTOP, loop, or wait for a disk."""
         for role in self.table:
             if role.child is not None:
                 logger.warning("%s did not end in time: killing it", role.agent)
@@ -371,7 +383,8 @@ class Children:
         for role in self.table:
             if role.child is not None:
                 role.child.kill()
-        # Kill all before the first reap, so that they end at the same time. A restore of a snapshot waits for this.
+        # Kill all children before reaping the first, so that they end in parallel. A restore of a snapshot waits for
+        # this.
         for role in self.table:
             if role.child is not None:
                 role.child.reap()
@@ -381,8 +394,8 @@ class Children:
     def pause_writers(self) -> Iterator[None]:
         """Pause the roles that write files until the context ends.
 
-        A paused role sends nothing, so the files are in a state that kills of these roles could leave. A role that
-        another program has paused stays paused.
+        A paused role writes nothing, so the files are in a state that a kill of these roles could leave. Roles that
+        another program has stopped (SIGSTOP) stay stopped.
         """
         writers = [role.child for role in self.table.of(*WRITERS) if role.child is not None]
         paused = [child for child in writers if not child.is_paused]
@@ -399,14 +412,17 @@ class Children:
     def close(self) -> None:
         """Kill every child and release every region.
 
-        Only a start that has failed leaves children. They were not told to end, so the log has no line about them.
+        Children are left only if the start has failed. They got no message to end, so log no line about their late end.
         """
         self._kill_all()
         self.regions.close()
 
 
 def _is_parting(handler: ManagedRole, processor: ManagedRole) -> bool:
-    """Return True for a leaving Handler and a Processor: a restarted Processor must not become a new user of it."""
+    """Return True if `handler` is a leaving Handler and `processor` a Processor, which then get no link.
+
+    A restarted Processor must not become a new user of a Handler that is being removed.
+    """
     return handler.is_leaving and handler.agent.role == HANDLER and processor.agent.role == PROCESSOR
 
 

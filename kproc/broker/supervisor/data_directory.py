@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # Mode of a directory that kproc creates. A directory that exists already keeps its mode.
 _MODE: Final = 0o700
-# Apache Kafka's Raft state, which stands beside its metadata log. kproc writes no such file.
+# Apache Kafka's file with its Raft state, in the directory of the metadata log. kproc writes no such file.
 _QUORUM_STATE: Final = "quorum-state"
 
 
@@ -55,7 +55,8 @@ class DataDirectory:
         except OSError as error:
             reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {reason}") from error
-        # Fault rules end with the broker. A broker that was killed leaves them.
+        # Fault rules must not outlive the broker that they were made for. A broker that was killed has not deleted
+        # them.
         shutil.rmtree(self.path / FAULTS_DIRECTORY, ignore_errors=True)
         try:
             is_restored = complete_restore(self.path)
@@ -73,7 +74,7 @@ class DataDirectory:
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
     def _identify(self, config: Config) -> str:
-        """Return the cluster id of meta.properties, which the first start writes.
+        """Return the cluster id in meta.properties. Write the file at the first start.
 
         Raises Corrupt if the directory belongs to another node or holds Apache Kafka's metadata.
         """
@@ -82,8 +83,8 @@ class DataDirectory:
             raise Corrupt(
                 "its metadata are Apache Kafka's; kproc can import its partitions but not its metadata: see MOVING.md"
             )
-        # Check the checkpoints now. Roles read them only after the marker of a clean stop was removed, so a failure
-        # there would make the next start recover every log.
+        # Check that the checkpoints can be read. Roles read them only after the marker of a clean stop was removed: if
+        # that failed, the next start would have to recover every log.
         check_readable(fs, self.path)
         has_metadata = not metadata_files.is_missing(fs, self.path)
         if not has_metadata:
@@ -134,9 +135,10 @@ class DataDirectory:
         logger.warning("%s: %s; its partitions will be set aside", self.path, what)
 
     def remove_clean_marker(self) -> bool:
-        """Return whether the last stop was clean. Called once, right before the roles that write logs start.
+        """Remove the marker of a clean stop. Return True if it existed.
 
-        A start that fails earlier has changed no log, so it must leave the marker to the next start.
+        Called once, right before the roles that write logs start. A start that fails earlier has changed no log, so it
+        must leave the marker for the next start.
         """
         try:
             return checkpoints.remove_clean_shutdown(self._fs, self.path)

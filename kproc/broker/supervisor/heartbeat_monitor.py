@@ -1,9 +1,9 @@
 """HeartbeatMonitor: detects roles that hang without dying, by the heartbeats in their rows of the slab.
 
-A busy role stores its row about ten times a second, an idle one twice. A role that does not is stopped (SIGSTOP, a
-debugger), stuck in a loop, or waits for a disk. `kproc status` reports it, and the log has one line when it begins to
-hang and one when it continues. It is killed only with kproc.hung.kill, because a kill loses requests that a pause would
-not lose, and a Handler that recovers a large log does not store its row either.
+A busy role stores its row about ten times a second, an idle one twice. A role that stores no row for kproc.hung.ms is
+stopped (SIGSTOP, a debugger), stuck in a loop, or waits for a disk. `kproc status` reports it, and the log has one line
+when the role begins to hang and one when it continues. Only kproc.hung.kill lets the supervisor kill it, because a kill
+loses requests that a pause does not lose. A Handler that recovers a large log stores no row either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _CHECK_NS: Final = 500_000_000
 # If the supervisor's own loop did not run for this long, all processes may have been stopped, for example with the
-# host. Heartbeats from before then count as new.
+# host. Heartbeats before such a gap count as new.
 _GAP_NS: Final = 2_500_000_000
 
 
@@ -42,8 +42,8 @@ class HeartbeatMonitor:
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns or not self._hung_ns:
             return
-        # A laptop that slept or a paused container stopped the roles together with us. Without this, all of them would
-        # count as hung for the first moment.
+        # A suspended laptop or a paused container stops the roles together with the supervisor. After such a gap
+        # measure from now, or all roles would count as hung.
         if now_ns - self._seen_ns > _GAP_NS:
             self._since_ns = now_ns
         self._next_ns, self._seen_ns = now_ns + _CHECK_NS, now_ns
@@ -52,7 +52,7 @@ class HeartbeatMonitor:
                 self._check_role(role, now_ns)
 
     def silent(self, limit_ns: int) -> str | None:
-        """Return a running role without a duty cycle for that long, or None.
+        """Return the name and pid of a running role without a duty cycle for `limit_ns`, or None if every role had one.
 
         The cleaner does not count: no client waits for it, and after a restart it would do the same work again.
         """
@@ -66,7 +66,7 @@ class HeartbeatMonitor:
 
     def _silent_ns(self, role: ManagedRole, now_ns: int) -> int:
         beat_ns = self._children.regions.heartbeat_ns(role.agent)
-        # The row survives a restart, so the beat in it may be the predecessor's.
+        # The slab row survives a restart, so its heartbeat may be the dead predecessor's. Count from the start then.
         return now_ns - max(beat_ns, role.started_ns, self._since_ns)
 
     def _check_role(self, role: ManagedRole, now_ns: int) -> None:

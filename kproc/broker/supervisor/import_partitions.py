@@ -1,10 +1,10 @@
 """Imports the files of another broker's partitions into existing topics of a stopped broker's data directory.
 
-The topics must exist, with the intended settings. Internal topics are created with as many partitions as there are
-files. Each partition is copied to a temporary name beside the partitions, synced, and then renamed into place. The
-source is only read. In the copy, messages of formats 0 and 1 are converted, and gaps between segments are filled. Index
-files are not copied: the next start builds them and checks every batch, because the marker of a clean stop is removed
-first.
+The topics must exist, with the intended settings. Internal topics that do not exist are created with as many partitions
+as there are directories to import. Each partition is copied to a temporary name beside the partitions, synced, and then
+renamed into place. The source is only read. In the copy, messages of formats 0 and 1 are converted, and gaps between
+segments are filled. Index files are not copied: the next start builds them and checks every batch, because the marker
+of a clean stop is removed first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from kproc.common.errors import Corrupt, FatalError
 logger = logging.getLogger(__name__)
 
 _COPIED: Final = (LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
-# Suffixes of Kafka's files during a compaction. After a clean stop there are none.
+# Suffixes of Kafka's files during a compaction. After a clean stop of Kafka no such file exists.
 _UNFINISHED: Final = (".swap", ".cleaned")
 _COUNT_SETTINGS: Final = {
     GROUP_METADATA_TOPIC: "offsets.topic.num.partitions",
@@ -88,10 +88,10 @@ def import_partitions(
 
     Everything is checked before the first file is copied. Raises FatalError, Corrupt and StorageFailure.
 
-    dry_run: only check, and return what would be imported.
+    dry_run: only check, and return the partitions that would be imported.
     """
     fs = fs or OsFs()
-    # To open a directory without metadata would create them.
+    # In a dry run reject a directory without metadata, because opening it would create the metadata.
     if dry_run and is_missing(fs, Path(config.log_dirs)):
         raise FatalError(
             f"{config.log_dirs} is not the data directory of a broker; start the broker once to create it"
@@ -106,7 +106,7 @@ def import_partitions(
             stack.enter_context(_unused(data))
         checked = sources
         if dry_run:
-            # The import would create internal topics with as many partitions as it has files for them.
+            # Do not check partitions of missing internal topics: a real import would create these topics to fit.
             checked = [
                 each for each in sources if each.topic not in COORDINATOR_TOPICS or image.topic(each.topic)
             ]
@@ -124,11 +124,14 @@ def import_partitions(
 def _import_all(
     fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]
 ) -> list[ImportedPartition]:
-    """Copy checked partitions into the data directory. None has its own name before all of them are copied."""
+    """Copy checked partitions into the data directory.
+
+    No partition gets its final name before all of them are copied.
+    """
     copies = _copy_all(fs, data, image, sources)
     checkpoints.remove_clean_shutdown(fs, data)
-    # The checkpointed offsets belong to files that were here before. A log that ends below its recovery point would
-    # be rejected.
+    # Discard the target's checkpointed offsets, which belong to the replaced files. Otherwise an imported log that ends
+    # below its recovery point would be rejected.
     discard_offsets(
         fs,
         data,
@@ -141,7 +144,7 @@ def _import_all(
 
 
 def _planned(fs: Fs, source: _ImportSource) -> ImportedPartition:
-    """Return what the import of a partition would do."""
+    """Return the result that an import of a partition would have."""
     segments = len(segment_bases(fs, source.path))
     converted = convert_partition(fs, source.path, dry_run=True)
     return ImportedPartition(*source, segments, converted.records)
@@ -150,7 +153,10 @@ def _planned(fs: Fs, source: _ImportSource) -> ImportedPartition:
 def _copy_all(
     fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]
 ) -> list[ImportedPartition]:
-    """Copy all partitions to temporary names. Remove all copies if one fails, for lack of space for example."""
+    """Copy all partitions to temporary names.
+
+    If one copy fails, for example because the disk is full, remove them all.
+    """
     try:
         return [_copy_partition(fs, data, image, source) for source in sources]
     except BaseException:
@@ -187,7 +193,7 @@ def _sources(fs: Fs, path: Path) -> list[_ImportSource]:
 
 @contextmanager
 def _unused(data: Path) -> Iterator[None]:
-    """Hold the locks of a source's data directory. Raise FatalError if a broker has them."""
+    """Lock a source's data directory while the context lasts. Raise FatalError if a broker has locked it."""
     try:
         with locked_directory(data):
             yield
@@ -198,7 +204,10 @@ def _unused(data: Path) -> Iterator[None]:
 def _create_internal_topics(
     config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_ImportSource]
 ) -> None:
-    """Create internal topics with as many partitions as the source, because the number decides a key's partition."""
+    """Create internal topics with as many partitions as the source.
+
+    The number of partitions decides in which partition a group or transactional id is searched.
+    """
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         if image.topic(name) is not None:
             continue
@@ -225,7 +234,7 @@ def _check_named_once(sources: Sequence[_ImportSource]) -> None:
 
 
 def _check_partition_counts(image: ClusterImage, sources: Sequence[_ImportSource]) -> None:
-    """Raise FatalError if the files of a coordinator's topic have another number of partitions than the topic."""
+    """Raise FatalError if the source has another number of partitions of an internal topic than the target."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         found = {source.partition for source in sources if source.topic == name}
         count = len(image.topics_by_name[name].partitions)
@@ -248,7 +257,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
             f"{source.path}: topic {source.topic} has {len(topic.partitions)} partitions; it needs at least "
             f"{source.partition + 1}"
         )
-    # Only the recovery of its own broker knows whether such a file replaces the segments beside it.
+    # Reject files of an unfinished compaction: only their own broker's recovery can decide if they replace segments.
     unfinished = [each for each in fs.list_directory(source.path) if each.endswith(_UNFINISHED)]
     if unfinished:
         raise FatalError(
@@ -259,7 +268,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
         return
     for base in segment_bases(fs, target):
         facts = fs.facts_at(target / f"{base:020d}{LOG_SUFFIX}")
-        # A new partition has one empty segment at offset 0. Anything else means that offsets were given out already.
+        # A new partition has one empty segment at offset 0. Anything else shows that offsets were already assigned.
         if base or facts is None or facts.st_size:
             raise FatalError(f"{target} has or had records of its own: import into a new topic")
 
@@ -292,7 +301,7 @@ def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _ImportSour
 
 
 def _record_start(fs: Fs, source: Path, copy: Path) -> None:
-    """Record that a copy begins at its first segment. A warning names the records that are missing before it."""
+    """Let the copy's leader epochs begin at its first segment. Log a warning if earlier records are missing."""
     bases = segment_bases(fs, copy)
     try:
         epochs = LeaderEpochs(checkpoints.read_leader_epochs(fs, copy) or ())
@@ -311,7 +320,7 @@ def _record_start(fs: Fs, source: Path, copy: Path) -> None:
 
 def _put_in_place(fs: Fs, data: Path, source: _ImportSource) -> None:
     target = data / f"{source.topic}-{source.partition}"
-    # The target has no records. Opening the new topic has created its files.
+    # The target's files are those of an empty new partition, which its topic's creation has made.
     rename_for_deletion(fs, target)
     fs.rename(_copy_of(data, source), target)
     sync_directory(fs, data)

@@ -1,4 +1,4 @@
-"""InProcessBroker: the thread and inline transports, which run all roles in one process, in threads or in turn.
+"""InProcessBroker: runs all roles in one process, each in a thread (thread transport) or in one (inline).
 
 The roles, their links and the order of a stop are those of topology.py. Links are deques of the same records
 (transport/thread.py). Sockets travel over the same socket pairs. No role is restarted: a role that fails ends the
@@ -76,7 +76,7 @@ def run_in_process(
 ) -> int:
     """Run a broker in this process until SIGTERM or SIGINT. Return the exit status.
 
-    With `can_reload` SIGHUP does not end it. It reloads nothing with this transport.
+    With `can_reload` SIGHUP does not end the broker. With this transport it only reopens the log file.
     """
     ready.raise_nofile_limit()
     preload.load(config)
@@ -106,7 +106,7 @@ class InProcessBroker:
         manager: ServiceManager,
         kept: KeptResources | None = None,
     ) -> None:
-        """Build the roles. `kept`: resources of the former run, if this run restores a snapshot."""
+        """Build the roles. `kept` are the resources of the former run if this run restores a snapshot, else None."""
         self._manager = manager
         self._config = config
         self._directory = directory
@@ -152,7 +152,7 @@ class InProcessBroker:
     # -- building ----------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        """Build the controller, then the roles that the settings in its log ask for, and link all of them."""
+        """Build the controller, then the numbers of roles that the settings in the metadata require. Link all roles."""
         config = self._config
         controller = self._build_role(CONTROLLER)
         assert isinstance(controller, Controller)
@@ -164,7 +164,7 @@ class InProcessBroker:
         # Remove the marker of a clean stop only now. A start that failed earlier has changed no log, so it must leave
         # the marker to the next start.
         self._plan = dataclasses.replace(self._plan, was_clean=self._directory.remove_clean_marker())
-        # These transports have one set of Processors for all listeners.
+        # The thread and inline transports have only the common set of Processors, for all listeners.
         pools = {"": self._settings.integer(NETWORK_THREADS, config.num_network_threads)}
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         for agent, _ in initial_roles(pools, handler_count, self._sockets.by_acceptor):
@@ -240,21 +240,25 @@ class InProcessBroker:
     # -- between the roles -------------------------------------------------------------------------------------
 
     def _send_settings(self, settings: DynamicSettings) -> None:
-        """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
+        """Send changed settings to Acceptors and Processors, which have no image of the metadata.
+
+        The controller calls this.
+        """
         self._settings = settings
         for agent in self.agents:
             if isinstance(agent, Acceptor | Processor):
                 self._threads.post(agent, partial(agent.apply_settings, settings))
         if self._has_started:
             checked = check_listeners(self._config, settings, self._config.listeners, in_child=False)
-            # The Processors keep the certificates in use if one cannot be used.
+            # If a certificate cannot be used, the Processors keep the present ones, so keep the shown ones, too.
             if checked.problem is None:
                 self._controller.status.certificates.use(checked.certificates)
 
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
-        # The command line disables the collector during the imports. Enable it here, because no role is forked.
+        # `kproc serve` disables the garbage collector during its imports, so that forked roles share pages. Enable it,
+        # because this transport forks no role.
         gc.enable()
         self._start()
         problem = self._check_ready()
@@ -305,12 +309,12 @@ class InProcessBroker:
         """Run one turn of the main thread. Return False when it is time to stop."""
         timeout_s = 1.0
         if self._is_inline:
-            # All roles share this thread. As long as one has work, poll for signals without waiting.
+            # Inline, all roles run in this thread. While one of them has work to do, poll for signals without waiting.
             timeout_s = 0.0 if self._step() else self._pause_s()
         before_ns = self._plan.clock.now_ns()
         events = self._epoll.poll(self._manager.timeout_ms(int(timeout_s * 1000)) / 1000)
         self._manager.feed(self._silent)
-        # With the inline transport all roles sleep together here.
+        # Inline, all roles sleep together in this poll, so add its duration to the sleep time of each.
         if self._is_inline:
             slept_ns = self._plan.clock.now_ns() - before_ns
             for doze in self._dozes.values():
@@ -321,7 +325,7 @@ class InProcessBroker:
         return self._failure is None and not signs and not self._is_restoring
 
     def _silent(self, limit_ns: int) -> str | None:
-        """Return a role without a duty cycle for that long, or None.
+        """Return the name of a role without a duty cycle for `limit_ns`, or None if every role had one.
 
         The cleaner does not count, for the reason in HeartbeatMonitor.silent.
         """
@@ -353,7 +357,7 @@ class InProcessBroker:
     # -- snapshots ---------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """End this run at the end of this turn. The next run replaces the files."""
+        """End this run after this turn of the main loop. The next run unpacks the snapshot over the files."""
         self._is_restoring = True
 
     def _run_briefly(self) -> None:
@@ -373,7 +377,7 @@ class InProcessBroker:
     def _fail(self, who: str, error: BaseException) -> None:
         logger.critical("%s failed", who, exc_info=error)
         self._failure = error
-        # Wake the main thread, which sleeps in epoll.
+        # Wake the main thread, which may sleep in epoll, by a signal to its SignalPipe. It then stops the broker.
         os.kill(os.getpid(), signal.SIGTERM)
 
     # -- stopping ----------------------------------------------------------------------------------------------
@@ -401,13 +405,13 @@ class InProcessBroker:
         return 0 if self._failure is None else 1
 
     def _close_for_restore(self) -> None:
-        """Close the roles without draining, because their files are replaced."""
+        """Close the roles without draining, because the restored snapshot replaces their files."""
         self._threads.stop()
         self._sockets.keep()
         self._close_roles(is_clean=False)
 
     def _close_roles(self, *, is_clean: bool) -> None:
-        """Close the roles, which nothing runs any more, in the order of a stop."""
+        """Close the roles in the order of a stop, after all threads have ended."""
         for agent in self._in_waves(CLOSE_WAVES):
             try:
                 if isinstance(agent, Cleaner):
@@ -421,7 +425,7 @@ class InProcessBroker:
         return [agent for wave in waves for role in wave for agent in self.agents if agent.id.role == role]
 
     def release(self) -> KeptResources | None:
-        """Close every descriptor. The roles are closed already, or never ran.
+        """Close every descriptor, after the roles were closed or if they never ran.
 
         Return the resources to keep for the next run if this run ends for a restore, else None.
         """

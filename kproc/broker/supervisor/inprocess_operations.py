@@ -1,4 +1,4 @@
-"""InProcessOperations: the controller's requests that a supervisor would handle (supervisor_operations.py).
+"""InProcessOperations: handles the controller's requests if there is no supervisor process (supervisor_operations.py).
 
 The controller's thread calls `handle`. A role's part of a request runs in the thread of that role, and the reply goes
 back to the controller's thread. Snapshots are made by the main thread, because they pause the controller.
@@ -41,7 +41,10 @@ class InProcessOperations:
         snapshots: Snapshots,
         wake_main: Callable[[], None],
     ) -> None:
-        """Keep the roles, which are built later. `movable`: the broker's clock if its time can be moved."""
+        """Keep `agents`, to which the roles are added later.
+
+        `movable` is the broker's clock if its time can be moved.
+        """
         self._agents = agents
         self._threads = threads
         self._movable = movable
@@ -62,14 +65,14 @@ class InProcessOperations:
         elif what in ("clients", "kill_client"):
             self._request_processors(what, body, on_reply)
         else:
-            # The others start and stop processes, and this transport has none.
+            # All other requests start, stop or balance processes, which this transport does not have.
             pool = [each for each in self._processors() if not is_control(each.id)]
             handlers = [each for each in self._agents if each.id.role == HANDLER]
             counts = {"processors": len(pool), "handlers": len(handlers)}
             on_reply({"error": _NO_PROCESSES, "counts": counts})
 
     def handle_snapshot_requests(self) -> None:
-        """Handle all waiting requests about snapshots. The main thread calls this after `wake_main`."""
+        """Handle all queued requests about snapshots. The main thread calls this after `wake_main` has woken it."""
         while self._snapshot_requests:
             body, on_reply = self._snapshot_requests.popleft()
             self._snapshots.handle(body, partial(self._reply, on_reply))
@@ -119,11 +122,14 @@ class InProcessOperations:
         if body["action"] == "show":
             on_moved()
         else:
-            # The cleaner comes last, because it may compact only what the Handlers have synced.
+            # Run the cleaner's timers last, because the cleaner may compact only records that the Handlers have synced.
             self._follow_roles(others, lambda: self._follow_roles(cleaners, on_moved))
 
     def _follow_roles(self, agents: Sequence[Agent], on_all: Callable[[], None]) -> None:
-        """Run the due timers of these roles, because time was moved. The controller's thread calls `on_all`."""
+        """Run the timers of these roles that are due after time was moved.
+
+        The controller's thread then calls `on_all`.
+        """
         gathering = Gathering(len(agents), lambda _replies: on_all())
         controller = self._controller()
         for agent in agents:

@@ -1,7 +1,7 @@
 """Janitor: a process that outlives the broker just long enough to remove its temporary directory.
 
-kproc.Broker.restart() puts the file KEEP_FILE into the directory. The janitor then keeps the directory for the next
-broker, which has a janitor of its own.
+kproc.Broker.restart() puts the file KEEP_FILE into the directory. The janitor then does not remove the directory, and
+the next broker has its own janitor.
 
 Only `kproc dev` and kproc.Broker have one. It has to be a process of its own, because after `kill -9` of the supervisor
 every role dies, too, and the thread and inline transports have only one process.
@@ -26,12 +26,12 @@ _PAUSE_S: Final = 0.05
 class Janitor:
     """Starts the process that removes the broker's temporary directory when the broker has ended.
 
-    Create it before anything else is opened, so that the process inherits no descriptors.
+    Create it before the broker opens any descriptor, so that the forked process inherits none.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        # Open the pidfd before the fork. By the time the child could do it, another process may have the pid.
+        # Open the pidfd before the fork. When the child runs, the broker may be dead and its pid reused.
         broker = os.pidfd_open(os.getpid())
         self._pid = os.fork()
         if self._pid == 0:
@@ -42,7 +42,7 @@ class Janitor:
         os.close(broker)
 
     def finish(self) -> None:
-        """Remove the directory here and end the janitor's process. Called when the broker stops in order."""
+        """Remove the directory here and end the janitor's process. Called at a clean stop of the broker."""
         if not _is_kept(self._directory):
             shutil.rmtree(self._directory, ignore_errors=True)
         # End the janitor only after the removal, so that the directory also goes if the broker is killed during it.
@@ -55,8 +55,8 @@ def _wait_and_remove(broker: int, directory: str) -> None:
     # Ctrl-C reaches every process in the terminal's foreground group. Ignore it, because the broker must stop first.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # The fork inherited the descriptors of the broker's starter. A pipe held open here would keep that waiting for its
-    # end.
+    # Close the descriptors inherited from the program that started the broker. A pipe held open here would keep that
+    # program waiting for end of file.
     close_all_but({broker})
     select.select([broker], [], [])
     if _is_kept(directory):
@@ -65,7 +65,7 @@ def _wait_and_remove(broker: int, directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
             return
-        # No event announces the last write of the last role, so wait a moment and try again.
+        # No event reports the last write of the last role, so wait 50 ms and remove again.
         select.select([], [], [], _PAUSE_S)
 
 

@@ -1,10 +1,10 @@
 """ListenerSet: the supervisor's listeners, which AlterConfigs of `listeners` adds and removes while clients work.
 
-A name identifies a listener, as in Kafka. A listener whose name stays is left alone even if its address changes. It
-has an index, which travels with every connection and selects its Acceptor's row of the slab. The index of a removed
-listener is reused: first by a listener of the same name, and by another one only when every index has been used.
-Before that the Processors close all connections of the old listener. Otherwise a connection that was migrating would
-count as a connection of the new listener.
+A name identifies a listener, as in Kafka. A listener whose name stays is left alone even if its address changes. A
+listener has an index, which every connection carries and which selects the Acceptor's row of the slab. The index of a
+removed listener is reused: first by a listener of the same name, and by another one only when every index has been
+used. Before an index is reused, the Processors close all connections of its old listener. Otherwise a migrating
+connection would count as one of the new listener.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
 AllAnswered = Generator[Callable[[], bool], None, bool]
-# A stopped role reads of a listener when it continues. A change of listeners waits for it at most this long.
+# Longest wait of a change of listeners for a role's reply. A role stopped by SIGSTOP reads the change when it
+# continues.
 _ANSWER_NS: Final = 10_000_000_000
 _EMPTY: Final = ListenerEndpoint("", "", 0, "", 0)
-NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
+NO_PLACES: Final = "a Processor that hangs may still have connections of removed listeners"
 
 
 class ListenerSet:
-    """All listeners of the data plane, by index. Owned by the supervisor."""
+    """All listeners for clients, by index, without the control listener. Owned by the supervisor."""
 
     def __init__(self, children: Children, listening: dict[AgentId, socket.socket]) -> None:
         self._children = children
         self._listening = listening
         self._config = children.plan.config
-        # Free indexes and the listener that had each of them last, the longest free first.
+        # Free indexes that were used before, with the name of the last listener of each. The index that is free for
+        # longest comes first.
         self._used: dict[int, str] = {}
-        # The configured endpoints by listener, those of removed listeners included.
+        # The configured endpoint of every listener by name, including listeners that were removed at run time.
         self._configured = {each.name: each for each in self._config.listeners}
 
     def names(self) -> dict[int, str]:
@@ -53,7 +55,7 @@ class ListenerSet:
         return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
 
     def configured_endpoint(self, index: int) -> EndPoint:
-        """Return the endpoint that opens this listener again at its present port."""
+        """Return the endpoint with which a listener can be reopened at the port that it is bound to now."""
         each = self._children.plan.endpoints[index]
         return self._configured[each.name]._replace(port=each.bound_port)
 
@@ -62,8 +64,8 @@ class ListenerSet:
     ) -> Generator[Callable[[], bool], None, dict[EndPoint, str]]:
         """Bind the wanted listeners and close the others, before any role but the controller runs.
 
-        A listener that was set at run time and cannot be bound is skipped. If it kept the broker from starting, nobody
-        could change it back. If none is left, the broker opens the listeners of its static settings, and raises
+        A listener that was set at run time and cannot be bound is skipped: if it made the start fail, no client could
+        correct the setting. If no listener is left, the broker opens the listeners of its static settings, and raises
         FatalError if these cannot be bound either. Returns the skipped listeners with the reasons.
         """
         shut: dict[EndPoint, str] = {}
@@ -85,7 +87,7 @@ class ListenerSet:
                 endpoints[each.name], socks[each.name] = yield from self._open(each)
         for at in range(len(self._children.plan.endpoints)):
             del self._listening[acceptor_id(at)]
-        # Number the sockets anew in the wanted order, because the Acceptor of a listener has its index.
+        # Number the sockets again in the wanted order, because an Acceptor finds its listener by their common index.
         names = [each.name for each in wanted if each.name in endpoints] or list(endpoints)
         for at, name in enumerate(names):
             self._listening[acceptor_id(at)] = socks[name]
@@ -95,7 +97,10 @@ class ListenerSet:
     # -- while the broker runs ---------------------------------------------------------------------------------
 
     def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, ManagedRole]:
-        """Bind a listener and tell Handlers and Processors. Return its Acceptor's role, which the caller starts."""
+        """Bind a listener and announce it to Handlers and Processors.
+
+        Return the role of its Acceptor for the caller to start.
+        """
         index = yield from self._acquire_index(end_point.name)
         endpoint, sock = yield from self._open(end_point)
         endpoints = list(self._children.plan.endpoints)
@@ -123,7 +128,7 @@ class ListenerSet:
         self._set_endpoints(endpoints)
 
     def _set_endpoints(self, endpoints: list[ListenerEndpoint]) -> None:
-        """Set the endpoints of the status and of roles that start from now on."""
+        """Set the endpoints that the status shows and that roles get which start later."""
         self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
         self._children.on_change()
 
@@ -154,19 +159,24 @@ class ListenerSet:
             if not replies[0].get("lost"):
                 return list(replies[0]["found"])
 
-    # -- places ------------------------------------------------------------------------------------------------
+    # -- indexes ------------------------------------------------------------------------------------------------
 
     def has_free_indexes(self, count: int) -> AllAnswered:
-        """Return True if there are indexes for `count` more listeners. Call it before closing others to replace them.
+        """Return True if `count` more listeners can get indexes.
 
-        Reused indexes count only if every Processor reports in time that none of its connections is migrating.
+        Call it before closing the listeners that they replace.
+
+        An index that was used before counts only if every Processor replies in time that no connection is migrating.
         """
         if count <= LISTENERS_MAX - len(self.names()) - len(self._used):
             return True
         return (yield from self._request_all(PROCESSOR, "still", {}))
 
     def _acquire_index(self, name: str) -> Generator[Callable[[], bool], None, int]:
-        """Return the index for a new listener. Raise FatalError if every index is in use or may have connections."""
+        """Return the index for a new listener.
+
+        Raise FatalError if every index has a listener or may have connections.
+        """
         free = [index for index in range(LISTENERS_MAX) if index not in self.names()]
         unused = [index for index in free if index not in self._used]
         own = [index for index, before in self._used.items() if before == name]
@@ -176,10 +186,13 @@ class ListenerSet:
             if (yield from self._request_all(PROCESSOR, "open_listener", {"listener": index})):
                 del self._used[index]
                 return index
-        raise FatalError(f"listeners: {name} has no place: {NO_PLACES}")
+        raise FatalError(f"listeners: cannot add {name}: {NO_PLACES}")
 
     def _request_all(self, kind: str, what: str, body: dict[str, Any]) -> AllAnswered:
-        """Send a request to every role of a kind. Wait until each has replied or ended. Return False on a timeout."""
+        """Send a request to every role of a kind. Wait until each has replied or died.
+
+        Return False if one did not reply in time.
+        """
         requested = [
             (each, each.child)
             for each in self._children.table.of(kind)
@@ -194,5 +207,5 @@ class ListenerSet:
 
 
 def fields_of(endpoint: ListenerEndpoint) -> dict[str, Any]:
-    """Return an endpoint as a message's body."""
+    """Return an endpoint as a dict, for a message."""
     return {field: getattr(endpoint, field) for field in endpoint.__struct_fields__}

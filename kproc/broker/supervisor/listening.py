@@ -1,4 +1,7 @@
-"""ListeningSockets: the sockets at which a broker listens, bound before its roles exist and kept for successors."""
+"""ListeningSockets: the sockets at which a broker listens.
+
+They are bound before any role exists and kept for restarted Acceptors.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class ListeningSockets:
         with contextlib.ExitStack() as stack:
             opened = open_listeners(config)
             for _, sock in opened:
-                # A later listener may fail to bind, and the ports of the earlier ones must be free again when the error
-                # is reported.
+                # If a later listener cannot be bound, close the earlier ones, so that their ports are free when the
+                # error is reported.
                 stack.callback(sock.close)
             control = open_control_listener(config)
             if control is not None:
@@ -68,14 +71,17 @@ class ListeningSockets:
         )
 
     def start(self) -> None:
-        """Let clients connect. Raises FatalError if another process listens at an address by now."""
+        """Call listen() on the sockets, so that clients can connect.
+
+        Raises FatalError if another process already listens there.
+        """
         start_listening(self.by_acceptor.values(), self._config)
 
     def keep(self) -> None:
         """Prepare the sockets for the next run of the broker, which listens at the addresses of the first run.
 
-        Each socket is replaced by a duplicate, because roles of this process close those that they have. A listener
-        that was added at run time is closed, and one that was removed is opened again. Raises FatalError.
+        Each socket is replaced by a duplicate, because roles in this process close their own. A listener that was added
+        at run time is closed, and one that was removed is opened again. Raises FatalError if that fails.
         """
         for sock in self.by_acceptor.values():
             if sock not in self._at_start.values():

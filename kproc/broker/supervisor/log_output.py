@@ -1,8 +1,8 @@
 """LogOutput: writes the log lines of a role to standard error and never waits for its reader.
 
 Clients can cause log lines. A pipe that nobody reads must not stop a Handler, and a flood of lines must not fill a
-disk. A line that cannot be written at once is lost. A logger may write LINES_PER_SECOND lines a second. Lost and
-suppressed lines are counted, and the counts are logged before the next line of any logger.
+disk. A line that cannot be written at once is lost. A logger may write LINES_PER_SECOND lines per second, and more are
+suppressed. Both are counted, and the counts are logged before the next line of any logger.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TextIO
 
 LINES_PER_SECOND: Final = 200
 _SECOND_NS: Final = 1_000_000_000
-# A pipe that poll() reports as writable accepts this many bytes at once.
+# A pipe that poll() reports as writable accepts at least PIPE_BUF bytes without blocking (pipe(7)).
 _PIPE_BYTES: Final = select.PIPE_BUF
 
 
@@ -69,7 +69,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         self._write(record, 1)
 
     def _write(self, record: logging.LogRecord, count: int) -> None:
-        """Write a line. If that would block, count it as `count` lost lines."""
+        """Write a line. If the write would block, add `count` to the number of lost lines."""
         text = self.format(record) + self.terminator
         try:
             descriptor = self.stream.fileno()

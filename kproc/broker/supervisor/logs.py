@@ -1,7 +1,7 @@
 """Logging of the roles on stderr: one line a record, as text with `level=` and `role=`, or as a JSON object.
 
-With `kproc serve --log-file` a file is the standard error of all processes, so that stacks and messages of libraries
-are in it, too.
+With `kproc serve --log-file` a file is the standard error of all processes, so that tracebacks and output of libraries
+are in the file, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _file: Path | None = None  # The file that standard error is appended to.
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """Format a record's time in ISO 8601 with milliseconds and the zone's offset, so that hosts' logs can be merged."""
+    """Format a record's time in ISO 8601 with ms and UTC offset, so that logs of several hosts can be merged."""
     moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
     return moment.isoformat(timespec="milliseconds")
 
@@ -41,8 +41,8 @@ def _time_of(record: logging.LogRecord) -> str:
 class TextFormatter(logging.Formatter):
     """Formats a record as one line with its time. A traceback follows in indented lines.
 
-    Clients choose names that a message repeats, so newlines in them are escaped. The indent keeps a line of a traceback
-    from looking like a record's first line.
+    Messages repeat names that clients chose, so newlines are escaped. The indent distinguishes lines of a traceback
+    from the first line of a record.
     """
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
@@ -99,9 +99,9 @@ def use_file(path: Path) -> None:
 
 
 def reopen_file() -> bool:
-    """Open the log file again, because it may have been renamed. Return False if there is none.
+    """Open the log file again, because log rotation may have renamed it. Return False if there is no log file.
 
-    If that fails, the log says why and continues in the former file.
+    If the file cannot be opened, log the reason and continue in the former file.
     """
     if _file is None:
         return False
@@ -115,7 +115,7 @@ def reopen_file() -> bool:
 
 
 def _redirect(path: Path) -> None:
-    # Without O_NONBLOCK the open of a FIFO would wait for a reader.
+    # With O_NONBLOCK the open of a FIFO fails instead of waiting for a reader.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o640)
     try:
@@ -144,6 +144,6 @@ def set_levels(levels: log_levels.Levels) -> None:
 
 
 def set_role(name: str) -> None:
-    """Name the role of this process in every line from now on."""
+    """Set the role name that every later log line of this process shows."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_formatter(name))

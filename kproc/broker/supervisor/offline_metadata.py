@@ -1,7 +1,8 @@
 """Reads and changes the metadata in the data directory of a stopped broker, without starting a role.
 
-The first SCRAM user cannot log in to be created. `kafka-storage format --add-scram` does this for Kafka; here it can be
-repeated at any time. `kproc dev --topic` creates its topics here, so that they exist when the first client connects.
+The first SCRAM user has to be created without a login. Kafka has `kafka-storage format --add-scram` for this, which
+works once. These functions can be used at any time. `kproc dev --topic` creates its topics here, so that they exist
+when the first client connects.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ Row = dict[str, Any]
 def change_metadata(config: Config, operations: Sequence[tuple[str, Row]], fs: Fs | None = None) -> list[Row]:
     """Apply operations of the controller to the data directory of `config`, and return the replies.
 
-    operations: the name and the body of each.
+    operations: (name, body) of each.
 
     Creates the directory if it does not exist. Raises FatalError if a broker uses the directory or it cannot be opened.
-    With kproc.emulate.release the features of this process are then those of the release.
+    With kproc.emulate.release this process is limited to the features of that release from then on.
     """
     if config.kproc_emulate_release:
         from kproc.broker.request.releases import load_releases
 
-        # A new cluster gets the highest levels. The broker would not start with levels above the release's.
+        # A new cluster gets the highest supported feature levels. Restrict them first, because an emulated release does
+        # not start with levels above its own.
         features.restrict(load_releases()[config.kproc_emulate_release].features)
     with _open_metadata(config, fs or OsFs()) as (log, image, cluster_id):
         state = ControllerState(config, image, SystemClock())
-        # A new directory gets the records that its first start would write first.
+        # For a new directory, write the records with which a broker's first start begins.
         do_at_once(state, log, image, "register_cluster", {"cluster_id": cluster_id})
         return [do_at_once(state, log, image, op, body) for op, body in operations]
 
@@ -51,8 +53,8 @@ def read_metadata(config: Config, fs: Fs | None = None) -> ClusterImage:
 def create_topics(config: Config, partitions: Mapping[str, int], fs: Fs | None = None) -> None:
     """Create topics with these numbers of partitions.
 
-    The directory must be new, because this does not move away old directories with the topics' names. Raises
-    ConfigError if a topic is rejected.
+    The data directory must be new, because partition directories that already have the topics' names are not moved
+    away. Raises ConfigError if a topic is rejected.
     """
     topics = [
         {
@@ -95,7 +97,7 @@ def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list
 
 
 def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, int]]]:
-    """Return every user of the directory, with the iterations of each of its mechanisms."""
+    """Return each SCRAM user in the data directory as (name, {mechanism number: iterations})."""
     users = read_metadata(config, fs).scram_users
     return [
         (name, {number: each.iterations for number, each in users.of(name).items()}) for name in users.names()

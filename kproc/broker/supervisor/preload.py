@@ -1,7 +1,8 @@
 """Imports modules before the supervisor forks the roles, which would otherwise import them at their first use.
 
-An import opens files. Without a free descriptor it would fail, together with the request that needs it. A broker
-without TLS or signed tokens imports none of their modules, so a listener that is added later can cause such an import.
+An import opens files. In a role without a free descriptor the import would fail, and with it the request that needs the
+module. A broker without TLS or signed tokens imports none of their modules, so a listener that is added later can cause
+such an import.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from kproc.broker.config import Config
 
 _TEXT_CODECS: Final = ("ascii", "idna", "latin-1", "unicode_escape", "utf-16-be")
-# `_strptime` parses the dates of a certificate.
+# The standard library imports `_strptime` when the first date of a certificate is parsed.
 _FOR_TLS: Final = ("kproc.broker.processor.tls_connections", "kproc.broker.security.certificate", "_strptime")
 _FOR_SIGNED_TOKENS: Final = (
     "kproc.broker.security.sasl.key_set",

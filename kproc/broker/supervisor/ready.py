@@ -1,4 +1,4 @@
-"""Readiness: the check with two real requests, the ready file, and the limit on descriptors."""
+"""Readiness: the check of a started broker with two real requests, the ready file, and the limit on descriptors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kproc.common.sessions import start_ticks
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
 
-# Not a legal topic name, so it cannot exist, and auto-creation cannot create it.
+# An illegal topic name, so that the topic cannot exist and auto-creation cannot create it.
 _NO_TOPIC: Final = "kproc readiness/probe"
 # The two requests are encoded by hand, because loading their schemas takes longer than both round trips.
 METADATA_VERSION: Final = 1
@@ -38,8 +38,7 @@ _NOFILE_WANTED: Final = 1 << 20
 
 
 class Probe:
-    """Sends Metadata, and a Produce that writes nothing, over a connection of the broker's own to one of its
-    Processors.
+    """Sends Metadata and a Produce without records to a Processor, over a socket pair.
 
     The connection bypasses the listeners, so that neither limits on clients nor many clients can keep the broker from
     getting ready. The caller polls `is_done` between other work.
@@ -48,7 +47,7 @@ class Probe:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._received = bytearray()
-        # The problem with the responses, or None.
+        # The reason why the check failed, or None.
         self.problem: str | None = None
         metadata = INT32.pack(0)  # An empty list: no topic at all.
         asked = (
@@ -59,7 +58,8 @@ class Probe:
             frame = encode_request_header(api_key, version, 0, "kproc") + body
             try:
                 sock.sendall(INT32.pack(len(frame)) + frame)
-            # The Processor died during the start, and the kernel has closed its end of the socket pair.
+            # EPIPE or ECONNRESET: the Processor died during the start, so the kernel has closed its end of the socket
+            # pair.
             except OSError as error:
                 self.problem = str(error)
         sock.setblocking(False)
@@ -74,7 +74,7 @@ class Probe:
                 piece = self._sock.recv(4096)
             except BlockingIOError:
                 break
-            # ECONNRESET: the Processor died with our requests unread. Without unread bytes the kernel reports an end.
+            # ECONNRESET: the Processor died before it had read our requests. Otherwise recv() reports end of file.
             except OSError as error:
                 self.problem = str(error)
                 break
@@ -111,7 +111,7 @@ def _problem_with(answer: bytes) -> str | None:
 
 
 def describe(plan: BrokerPlan, processes: Sequence[dict[str, Any]], restores: int = 0) -> dict[str, Any]:
-    """Return the content of the ready file. `restores`: number of restores of snapshots so far."""
+    """Return the content of the ready file. `restores` is the number of restores of snapshots so far."""
     control = {"control": plan.control.bound} if plan.control is not None else {}
     metrics = {"metrics": plan.metrics.bound} if plan.metrics is not None else {}
     return {
@@ -145,7 +145,7 @@ def write(path: Path, announcement: dict[str, Any]) -> None:
 
 
 def remove(path: Path | None) -> None:
-    """Remove the ready file, because the broker has stopped. None: there is no ready file."""
+    """Remove the ready file, because the broker has stopped. `path` is None if there is no ready file."""
     if path is not None:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

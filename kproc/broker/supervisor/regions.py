@@ -2,7 +2,7 @@
 
 An agent's eventfd and slab row survive its restarts. A link is created anew, with a higher generation, whenever one of
 its two agents starts. A Processor's arena is created anew, with a higher generation, when the Processor starts. The
-supervisor maps none of this memory, except while it answers at its status window (status_window.py).
+supervisor maps none of this memory, except the slab while it answers at its status window (status_window.py).
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ class Regions:
         self._arenas: dict[AgentId, Region] = {}
 
     def heartbeat_ns(self, agent: AgentId) -> int:
-        """Return the monotonic time at which the agent last stored its row, or 0 if it never did."""
+        """Return the monotonic time in ns at which the agent last stored its row of the slab, or 0 if it never did."""
         return self.metric(agent, "heartbeat_ns")
 
     def metric(self, agent: AgentId, name: str) -> int:
-        """Return one word of an agent's row. Read it through the descriptor, because the supervisor maps nothing."""
+        """Return one metric of an agent's row of the slab.
+
+        Read the word by pread(), because the supervisor does not map the slab.
+        """
         return self._slab.read_word(8 * Slab.metric_word(slab_row(agent), name))
 
     @contextlib.contextmanager
@@ -64,18 +67,20 @@ class Regions:
     def send_own_regions(
         self, child: Child, *, listening: int = -1, start: dict[str, object] | None = None
     ) -> None:
-        """Send a new child its own regions and descriptors, and then `start`, at which it builds its role.
+        """Send a new child its own regions and descriptors, and then the message "start", at which it builds its role.
 
-        `start` has more fields of that last message. Raises like `connect`.
+        The argument `start` has more fields of that message. Raises like `connect`.
         """
         agent = child.agent
         child.send({"do": "slab"}, self._slab.fd)
         child.send({"do": "eventfd"}, self._eventfd(agent))
         start = {"do": "start", **(start or {})}
         if agent.role == PROCESSOR:
-            # One number for links and arenas alike. A late descriptor of a dead peer then never fits a live one.
+            # Links and arenas share one counter of generations, so that a late descriptor of a dead peer never matches
+            # a live peer.
             self._generation += 1
-            # Twice the largest request, because one can arrive while another is handled. This is address space only.
+            # Twice the largest request, because one can arrive while another is handled. Pages are allocated only when
+            # used.
             arena_bytes = 2 * self._config.socket_request_max_bytes
             arena = Region.create(RegionKind.ARENA, arena_bytes, self._generation, is_sparse=True)
             self._arenas[agent] = arena
@@ -86,8 +91,8 @@ class Regions:
         elif agent.role in (HANDLER, CLEANER.role):
             child.send({"do": "table"}, self._table.fd)
         elif listening >= 0:
-            # The controller answers at the metrics listener. It needs the table, because the metrics include the first
-            # and last offsets of logs.
+            # The controller serves the metrics listener. Send it the partition table, too, because the metrics include
+            # the first and last offsets of logs.
             child.send({"do": "table"}, self._table.fd)
             child.send({"do": "listening"}, listening)
         child.send(start)
@@ -96,7 +101,7 @@ class Regions:
         """Link two children if their roles have a link. Both get the same region and each other's eventfd.
 
         Returns False if their roles have no link. Raises BrokenPipeError or ConnectionResetError if one of them has
-        just died. The other may have attached the link by then, and detaches it when it learns of the death.
+        just died. The surviving child may have attached the link already, and detaches it when it gets "detach".
         """
         if has_handoff(one.agent, other.agent):
             self._pair("handoff", one, other)
@@ -106,8 +111,8 @@ class Regions:
             return False
         first, second = (one, other) if plan.first == one.agent else (other, one)
         self._generation += 1
-        # Close our descriptor at once. The kernel then frees the region when the last of its two agents ends, even if
-        # the supervisor is killed.
+        # Close the supervisor's descriptor at once, so that the kernel frees the region when the last of its two roles
+        # ends, even after a kill of the supervisor.
         with create_link(plan.capacity, plan.capacity, self._generation) as region:
             self._send_link(first, second, region, is_first=True)
             self._send_link(second, first, region, is_first=False)
@@ -152,7 +157,8 @@ class Regions:
         return self._eventfds[agent]
 
     def _send_link(self, to: Child, peer: Child, region: Region, *, is_first: bool) -> None:
-        # Send the link last, because the child attaches it with the eventfd and the arena that came before.
+        # Send the link last, because the child attaches it together with the peer's eventfd and arena, which must have
+        # arrived.
         to.send({"do": "peer_eventfd", "peer": peer.agent}, self._eventfd(peer.agent))
         arena = self._arenas.get(peer.agent)
         if arena is not None:

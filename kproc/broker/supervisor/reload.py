@@ -2,9 +2,9 @@
 
 A changed setting of the file becomes a dynamic setting of this broker, by the same operation as a client's
 IncrementalAlterConfigs: it is validated, stored and sent to the roles. A value that a client has set overrides the
-file, as at a start, and stays. Applied changes are recorded in a note in the data directory. The next start reads the
-file itself and removes the dynamic settings of the note. Otherwise an old value would override a newer file for ever.
-The log names every change: applied, needs a restart, or refused.
+file, as at a start, and does not change. Applied changes are recorded in a note in the data directory. The next start
+reads the file itself and removes the dynamic settings of the note. Otherwise an old value would override a newer file
+for ever. The log names every change: applied, needs a restart, or refused.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ Reread = Callable[[], Config]
 Ask = Callable[[str, dict[str, Any], OnReply], None]
 
 NOTE_FILE: Final = "kproc-reloaded.json"
-# ConfigResource.Type.BROKER in Kafka.
+# Kafka's number of the resource type BROKER (ConfigResource.Type) in IncrementalAlterConfigs.
 _BROKER: Final = 4
-# Other spellings of settings. They are skipped, because the effective values are compared.
+# Alternative names of settings, such as log.retention.hours for log.retention.ms. Skip them, because the effective
+# values are compared under the main names.
 _SPELLINGS: Final = frozenset(
     (
         "broker.id",
@@ -47,7 +48,10 @@ _SPELLINGS: Final = frozenset(
 
 
 class _SettingChange(NamedTuple):
-    """A setting to change. A `value` of None removes the dynamic value. `done` is the log line after the change."""
+    """A setting to change. A `value` of None removes the dynamic value.
+
+    `done` is the text to log when the change is in force.
+    """
 
     name: str
     value: str | None
@@ -58,7 +62,7 @@ class Reloader:
     """Applies changes of the configuration file. One per supervisor.
 
     `ask` sends a request to the controller. `in_force` returns the present dynamic settings. `reread` reads the
-    configuration again; None if SIGHUP ends the broker.
+    configuration again, or is None if SIGHUP ends the broker instead.
     """
 
     def __init__(
@@ -103,7 +107,8 @@ class Reloader:
         try:
             former: Any = json.loads(content)
         except ValueError:
-            # A power loss tore the note. None of its changes was applied, because the note is written first.
+            # A power loss has damaged the note. Its changes were not applied, because the note is written before the
+            # change.
             former = {}
         if not isinstance(former, dict):
             raise ConfigError(
@@ -112,16 +117,16 @@ class Reloader:
             )
         overrides = self._in_force().overrides
         for name, value in former.items():
-            # A client that has set another value since did so later than the reload, so its value stays.
+            # If the value differs, a client has set it after the reload, so keep the client's value.
             if overrides.get(name) == value:
                 self._change(
-                    [_SettingChange(name, None, "taken back: the configuration file has been read anew")]
+                    [_SettingChange(name, None, "removed: this start has read the configuration file")]
                 )
         self._applied = {}
         self._write_note()
 
     def reload(self) -> None:
-        """Read the file again and apply its changes. During a reload, repeat it once the present one is done."""
+        """Read the file again and apply its changes. If a reload is in progress, run another one when it has ended."""
         assert self._reread is not None
         if self._open:
             self._is_wanted_again = True
@@ -155,7 +160,10 @@ class Reloader:
                 self._change([each])
 
     def _plan_change(self, name: str, value: str | None, *, is_as_started: bool) -> _SettingChange | None:
-        """Return the change for a setting that differs in the file, or None if it cannot be applied. Log the reason."""
+        """Return the change for a setting that differs in the file.
+
+        If no change is needed or possible, log why and return None.
+        """
         stored = self._in_force().overrides.get(name)
         if not is_live(name):
             if is_as_started:
@@ -175,8 +183,9 @@ class Reloader:
             return _SettingChange(name, None, f"applied: {name}={_shown(name, value)}")
         elif value is not None:
             self._applied[name] = value
-            # Write the note before the change is applied. If the broker ends in between, the next start finds no such
-            # setting, which does no harm. In the other order, the setting would override the file for ever.
+            # Write the note before the change is applied. If the broker dies between the two, the next start finds a
+            # note without the setting, which is harmless. In the other order, the setting would override the file for
+            # ever.
             self._write_note()
             return _SettingChange(name, value, f"applied: {name}={_shown(name, value)}")
         return None
@@ -213,7 +222,8 @@ class Reloader:
                 self.problem = f"{name}={_shown(name, value)} is refused: {problem}"
                 logger.error("reload: %s", self.problem)
                 self._applied.pop(name, None)
-                # Forget the value of the file, so that the next reload tries it again.
+                # Remove the value from the file's last known values, so that the next reload sees a difference and
+                # tries again.
                 self._file_values.pop(name, None)
                 continue
             logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
@@ -239,7 +249,7 @@ class Reloader:
 
 
 def _values(config: Config) -> dict[str, str | None]:
-    """Return every setting as text, settings of single listeners included."""
+    """Return every setting as text by name, including settings of single listeners."""
     values = {
         name: _text(getattr(config, row.field_name))
         for name, row in SETTINGS.items()
@@ -250,14 +260,14 @@ def _values(config: Config) -> dict[str, str | None]:
 
 
 def _text(value: object) -> str | None:
-    """Format a value as a client would send it."""
+    """Format a value as a client sends it in IncrementalAlterConfigs."""
     return value.reveal() if isinstance(value, Secret) else wire_text(value)
 
 
 def _shown(name: str, value: str | None) -> str | None:
     """Return a value for the log, with secrets hidden."""
     row = SETTINGS.get(split_listener_key(name)[1])
-    # Settings with a mechanism's prefix have no row of that name, so treat them as secret.
+    # Settings with the prefix of a SASL mechanism are not in SETTINGS under that name, so treat them as secret.
     is_secret = row is None or row.is_secret
     return HIDDEN if is_secret and value is not None else value
 

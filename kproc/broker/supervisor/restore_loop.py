@@ -1,7 +1,7 @@
 """The restore loop of a broker for tests: run the broker again after each restore of a snapshot.
 
-The process and its ports stay the same. Each run has a Supervisor or an InProcessBroker of its own, which starts and
-recovers as after a start of the process. A broker without a restore has one run.
+The process and its ports stay the same. Each run has its own Supervisor or InProcessBroker, which starts and recovers
+as a new process would. Without a restore there is only one run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from kproc.broker.supervisor.supervisor import Supervisor
 
 
-# A former run is cyclic garbage of about 25 KB. A collection takes as long as half a reset, so most restores have none.
+# Run the garbage collector at every 20th restore: a former run leaves about 25 KB of cyclic garbage, and a collection
+# takes half as long as a restore.
 _COLLECTED_EVERY: Final = 20
 
 
@@ -60,9 +61,10 @@ def run_with_restores(
 
 
 def _collect_former_runs() -> None:
-    """Free the objects of former runs, which a Supervisor does not collect.
+    """Free the objects of former runs.
 
-    It runs without the collector and freezes its heap at each fork. Now no role exists that shares pages with it.
+    A Supervisor disables the garbage collector and freezes its heap at each fork, because the roles share its pages.
+    Between two runs no role exists.
     """
     gc.unfreeze()
     gc.collect()

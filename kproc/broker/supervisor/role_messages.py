@@ -4,7 +4,7 @@ A child process reads them from its control socket (child.py). A role in a threa
 (inprocess.py). Replies and reports go back through `send`.
 
     messages     settings, targets, leave, handler_leaving, stop
-    requests     every role: log_levels, reopen_log, follow_time (answered when it has run what is due)
+    requests     every role: log_levels, reopen_log, follow_time (answered when the role's due timers have run)
                  Processor: clients, kill_client, move, still (answered when none of its connections is migrating any
                  more), close_listener, open_listener, listeners (their names), renew_certificates
                  Handler: endpoints
@@ -47,7 +47,7 @@ class RoleMessages:
         self._awaits_drain = False
         self._await_still: list[OnReply] = []
         # True while the supervisor waits for a condition that only `report` detects, such as the end of a drain. A
-        # field, because the role reads it in every duty cycle.
+        # plain field and not a property, because the role reads it in every duty cycle.
         self.owes_news = False
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "stop": self._stop,
@@ -59,7 +59,7 @@ class RoleMessages:
         }
 
     def handle(self, message: dict[str, Any]) -> bool:
-        """Handle a message of the supervisor that every kind of process handles in the same way (module docstring).
+        """Handle one of the supervisor's messages that the module docstring lists.
 
         Return False for any other message.
         """
@@ -71,7 +71,7 @@ class RoleMessages:
         return True
 
     def report(self) -> None:
-        """Report the conditions that have become true since the last call.
+        """Report drained, unused and still to the supervisor, if they have become true since the last call.
 
         Called between duty cycles while `owes_news` is true.
         """
@@ -93,7 +93,7 @@ class RoleMessages:
         self._update_owed()
 
     def discard_peer(self, peer: AgentId) -> None:
-        """Stop waiting until a Handler is unused, because it has ended."""
+        """Stop waiting until this role does not use a leaving Handler, because the Handler has ended."""
         self._leaving_handlers.discard(peer)
         self._update_owed()
 

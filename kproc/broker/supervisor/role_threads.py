@@ -34,7 +34,7 @@ class RoleThreads:
             thread.start()
 
     def post(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Run `action` in the agent's thread between two duty cycles. Without such a thread, call it at once."""
+        """Run `action` in the agent's thread between two duty cycles. Without threads (inline), call it at once."""
         for thread in self._threads:
             if thread.agent is agent:
                 thread.post(action)
@@ -42,14 +42,18 @@ class RoleThreads:
         action()
 
     def post_at_once(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Post, and end the sleep of the agent's thread."""
+        """Run `action` in the agent's thread as `post` does, and wake that thread."""
         self.post(agent, action)
-        # Inline, the main thread is awake. It would find the signal in every later poll, because no agent reads it.
+        # Inline, do not write to the eventfd: the main thread is awake, and because no agent reads the eventfd, every
+        # later poll would return at once.
         if self._threads:
             os.eventfd_write(self._dozes[agent.id].fd, 1)
 
     def pause_writers(self) -> AbstractContextManager[None]:
-        """Pause the roles that write files until the context ends. Inline roles wait for the caller anyway."""
+        """Pause the roles that write files until the context ends.
+
+        Inline roles run in the caller's thread, so they need no pause.
+        """
         return pause_threads([each for each in self._threads if each.agent.id.role in WRITERS])
 
     def stop(self) -> bool:
@@ -59,6 +63,9 @@ class RoleThreads:
         return sum(thread.stop(_STOP_S) for thread in self._threads) == len(self._threads)
 
     def abandon(self) -> None:
-        """Wait shortly for threads that still run, before the descriptors that they use are closed."""
+        """Wait up to 1 s for each thread that still runs.
+
+        The caller closes the descriptors that the threads use next.
+        """
         for thread in self._threads:
             thread.stop(_ABANDON_S)

@@ -19,24 +19,25 @@ class ManagedRole(msgspec.Struct):
     """One role to keep alive: its child, and its history."""
 
     agent: AgentId
-    # For Processors: the listener (in lower case) whose own set this one belongs to; "" is the common set.
+    # For Processors: the name (in lower case) of the listener whose own set of Processors this one belongs to, or ""
+    # for the common set.
     pool: str = ""
     child: Child | None = None
     is_ready: bool = False
     is_drained: bool = False
     is_closed: bool = False
     closed_cleanly: bool = False
-    # True while a change of the counts has started the role and it is not ready yet. If it ends now, the change fails.
-    # The broker goes on.
+    # True from the role's start by a change of the counts until it is ready. If the role ends in that time, the change
+    # fails and the broker goes on.
     is_trial: bool = False
-    # True while the role hands over its connections or partitions before it ends. If it dies meanwhile, it is not
-    # restarted.
+    # True while the role migrates its connections or transfers its partitions before it ends. If it dies meanwhile, it
+    # is not restarted.
     is_leaving: bool = False
     targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
     users: set[AgentId] = msgspec.field(default_factory=set)  # Processors that still use a leaving Handler.
-    # Processors that are connected with this one by a migration socket pair.
+    # For Processors: the Processors that have a migration socket pair with this one.
     migrations: set[AgentId] = msgspec.field(default_factory=set)
-    # For Acceptors: the Processors that serve the listener; empty: all of them.
+    # For Acceptors: the Processors that get the listener's connections. Empty: all Processors.
     serving: tuple[AgentId, ...] = ()
     restarts: int = 0
     quick_deaths: int = 0
@@ -58,21 +59,21 @@ class ManagedRole(msgspec.Struct):
 
     @property
     def is_failing(self) -> bool:
-        """True if the role keeps dying soon after its start."""
+        """True if more than QUICK_DEATHS_MAX processes of the role in a row have died soon after their start."""
         return self.quick_deaths > QUICK_DEATHS_MAX
 
     @property
     def failing(self) -> str:
-        """The text of the status about a role that is failing."""
+        """The text about a failing role for the status and the log."""
         return f"{self.agent} ended {self.quick_deaths} times in a row right after its start"
 
     @property
     def is_backed_up(self) -> bool:
-        """True if the child's control socket is full, because the child is stopped or far too busy."""
+        """True if the child's control socket is full, because the child is stopped or too busy to read it."""
         return self.child is not None and self.child.control.has_unsent
 
     def reset(self, now_ns: int) -> None:
-        """Reset the state for a new child that is about to be forked."""
+        """Reset the role's state, because a new child is forked next."""
         self.started_ns = now_ns
         self.restart_at_ns = self.hung_ms = 0
         self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
@@ -81,7 +82,7 @@ class ManagedRole(msgspec.Struct):
         self.migrations = set()
 
     def mark_leaving(self) -> None:
-        """Mark the role as leaving, so that it is not restarted. This also cancels a restart that is due."""
+        """Mark the role as leaving, so that it is not restarted. Cancel a restart that is due."""
         self.is_leaving = True
         self.restart_at_ns = 0
 
@@ -122,7 +123,7 @@ class RolesTable:
         return self._roles.get(agent)
 
     def add(self, agent: AgentId, *, pool: str = "") -> ManagedRole:
-        """Add a role to the table. From its start on the supervisor restarts it when it dies."""
+        """Add a role to the table. When it has been started, the supervisor restarts it if it dies."""
         assert agent not in self._roles, agent
         role = self._roles[agent] = ManagedRole(agent, pool=pool)
         return role
@@ -140,7 +141,7 @@ class RolesTable:
         return [each for each in self.of(HANDLER) if not each.is_leaving]
 
     def processors(self, pool: str | None = None) -> list[ManagedRole]:
-        """Return the Processors of the data plane that are not leaving, of one set or of all."""
+        """Return the Processors of one set or of all sets that are not leaving, without the control listener's."""
         return [
             each
             for each in self.of(PROCESSOR)

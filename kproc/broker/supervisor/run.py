@@ -1,4 +1,4 @@
-"""The entrance of a broker: run it in this process until SIGTERM or SIGINT, whatever transport its settings name."""
+"""Runs a broker until SIGTERM or SIGINT with the transport that its settings name. `kproc serve` calls this."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def run(
             "emulating Apache Kafka %s: requests of newer versions are rejected", config.kproc_emulate_release
         )
     stacks.install()
-    # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children
-    # by itself, and waiting for them would fail.
+    # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap the
+    # roles by itself, and waitid() for them would fail.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
@@ -71,7 +71,7 @@ def _run_roles(
 ) -> int:
     """Run the roles in the processes or threads of the transport that the settings name."""
     if config.kproc_transport != "process":
-        # Import this late, because the other transports do not need it.
+        # Import inprocess only if needed, because the process transport does not use it.
         from kproc.broker.supervisor.inprocess import run_in_process
 
         can_reload = reread is not None

@@ -1,8 +1,8 @@
 """Scaler: brings Processors, Handlers and listeners to the numbers of the settings, while clients work.
 
-It decides when a change begins, what it is to reach and who is told of its end; scale_steps.py has the steps. There is
-one change at a time. Settings that come meanwhile are compared when it has ended. A change that ends without reaching
-the wanted state counts as failed. It would otherwise be retried in a loop.
+The Scaler decides when a change begins and which numbers it must reach, and replies to the requests that wait for its
+end. scale_steps.py has the steps. There is one change at a time. Settings that arrive meanwhile are compared when it
+has ended. A change that ends without reaching the wanted state counts as failed, so that it is not retried in a loop.
 
 Sets of Processors: `num.network.threads` is the size of one set for all listeners. A listener with
 `listener.name.<x>.num.network.threads` has a set of its own. When a listener gets its own set, its connections stay
@@ -20,7 +20,8 @@ from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.scale_steps import Condition, ScaleSteps, Steps, TargetState
 
-# Most steps in one turn. No correct change has so many without a wait, and a faulty one must not block the supervisor.
+# Most steps of a change in one turn of the supervisor's loop. A correct change waits for something before that, and a
+# faulty one must not block the supervisor.
 _STEPS_PER_TURN: Final = 64
 
 
@@ -37,7 +38,8 @@ class Scaler:
         self._requested: TargetState | None = None
         self._current: TargetState | None = None  # The state that the present change is to reach.
         self._has_new_target = False  # True if the settings have changed since the present change began.
-        # The wanted state that could not be reached. It is not retried until another state is wanted.
+        # The wanted state that the last change failed to reach. It is not retried until the settings require another
+        # state.
         self._failed_target: TargetState | None = None
         self._steps: Steps | None = None
         self._condition: Condition = lambda: True
@@ -55,7 +57,10 @@ class Scaler:
 
     @property
     def problem(self) -> str | None:
-        """The reasons why the settings in force were not reached, or None if they were or are being tried."""
+        """The reasons why the state that the settings require was not reached.
+
+        None if it was reached or a change is running.
+        """
         problems = []
         if self._requested is not None:
             skipped = self.changes.skipped
@@ -78,13 +83,16 @@ class Scaler:
             self._failed_target = None
 
     def respond_when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
-        """Call back when no change is left, with the changes since this call, their duration and any error."""
+        """Call `on_reply` when no change is in progress or due.
+
+        The reply has the changes since this call, their duration and any error.
+        """
         self._waiters.append((len(self.changes.done), self._clock.now_ns(), on_reply))
 
     def advance(self, *, may_begin: bool = True) -> None:
-        """Continue the change while its conditions are true, by at most _STEPS_PER_TURN steps.
+        """Continue the present change while its conditions are true, by at most _STEPS_PER_TURN steps.
 
-        With `may_begin` false, no new change begins.
+        With `may_begin` false, start no new change.
         """
         for _ in range(_STEPS_PER_TURN):
             if self._steps is None and not (may_begin and self._start_change()):
@@ -111,15 +119,15 @@ class Scaler:
     def _step(self) -> None:
         assert self._steps is not None
         try:
-            # A step is a generator that yields the condition it waits for. So the supervisor's loop never blocks, and a
-            # change reads from top to bottom.
+            # A change is a generator that yields the condition it waits for. So its code reads from top to bottom, and
+            # the supervisor's loop never blocks.
             self._condition = next(self._steps)
         except StopIteration:
             self._steps = None
             self._finish_change()
 
     def _finish_change(self) -> None:
-        """Finish a change. Remember the target that failed, so that it is not retried in a loop."""
+        """Finish a change. If it failed, remember its target, so that it is not retried in a loop."""
         tried, self._current = self._current, None
         assert tried is not None
         if self._has_new_target:
@@ -145,7 +153,7 @@ class Scaler:
             self.changes.done.clear()
 
     def _target(self) -> TargetState | None:
-        """Return the wanted state, or None if it is reached already or its change has failed."""
+        """Return the wanted state, or None if it has been reached or the change to it has failed."""
         wanted = self._requested
         if wanted is None or self._has_failed or self._is_reached(wanted):
             return None

@@ -6,16 +6,16 @@ children.py restarts a role that stays and does not restart a role that leaves. 
 change fail.
 
 listener, new        bind, tell Handlers, start its Acceptor
-                     (one that cannot be opened is skipped until `listeners` changes again; kproc status shows it)
+                     (if it cannot be opened, it is skipped until `listeners` changes again; kproc status shows it)
 listener, gone       close the port, end its Acceptor, close its connections
 Processors, more     start, link, ready; tell the Acceptors; spread connections
-Processors, fewer    Acceptors stop using them; they migrate their connections to the others, drained, close, detach
-Handlers, more       start, link, ready; the routing table counts them, partitions are transferred
-Handlers, fewer      the routing table does not count them any more; they transfer partitions and park nothing;
-                     Processors give their connections another home; drained and unused, close, detach
+Processors, fewer    Acceptors stop using them; they migrate connections to other Processors, drain, close, detach
+Handlers, more       start, link, ready; the routing table includes them, partitions are transferred
+Handlers, fewer      the routing table excludes them; they transfer partitions and park no requests any more;
+                     Processors assign their connections another home; drained and unused, close, detach
 
-A part of a change can fail by itself. The other parts are carried out, and the failed part is retried when the settings
-change again.
+If one part of a change fails, the other parts are carried out. The failed part is retried when the settings change
+again.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ logger = logging.getLogger(__name__)
 Condition = Callable[[], bool]
 Steps = Generator[Condition, None, None]
 _START_NS: Final = 30_000_000_000
-# A request may stay in work for any time, for example a Produce that waits for a slow disk. After this time a leaving
-# role is closed nevertheless, and its remaining connections are closed as if it had died.
+# Longest drain of a leaving role. A request can take any time, for example a Produce that waits for a slow disk. After
+# this time the role is closed, and its remaining connections are closed as if it had died.
 _LEAVE_NS: Final = 60_000_000_000
 _CLOSE_NS: Final = 10_000_000_000
 
 
 class ScaleFailed(Exception):
-    """A change could not be made. The message names the reason."""
+    """A part of a change failed. The message names the reason."""
 
 
 class TargetState(msgspec.Struct):
@@ -69,14 +69,17 @@ class TargetState(msgspec.Struct):
 
     @classmethod
     def of(cls, config: Config, settings: DynamicSettings) -> TargetState:
-        """Read the wanted state from the settings. Skip sets of Processors whose listener does not exist."""
+        """Return the state that the settings require. Skip sets of Processors whose listener does not exist."""
         listeners = {each.name: each for each in listeners_in_force(config, settings)}
         pools = processors_in_force(config, settings)
         return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
 
 
 class ScaleSteps:
-    """The changes of one supervisor. `change` makes the generator of one; the other fields tell how it went."""
+    """The steps of changes, one object per supervisor. `change` returns a change as a generator.
+
+    The other public fields have its results.
+    """
 
     def __init__(self, children: Children, listeners: ListenerSet) -> None:
         self._children = children
@@ -88,7 +91,7 @@ class ScaleSteps:
         self.balancer = Balancer(children)
         self.done: list[dict[str, Any]] = []  # The parts that were carried out, for `kproc scale`.
         self.errors: list[str] = []  # Errors of the last change.
-        # Listeners that could not be opened, with the reasons. They are not retried until `listeners` changes.
+        # Listeners that could not be opened, with the reasons. They are retried only after `listeners` has changed.
         self.skipped: dict[EndPoint, str] = {}
 
     def fail(self, why: str) -> None:
@@ -101,14 +104,14 @@ class ScaleSteps:
         return {name: each for name, each in wanted.listeners.items() if each not in self.skipped}
 
     def should_continue(self, condition: Condition) -> bool:
-        """Return True if the condition of the present wait is true, or its deadline has passed."""
+        """Return True if the condition that the change waits for is true, or the deadline of the wait has passed."""
         self._is_late = bool(self._deadline_ns) and self._clock.now_ns() >= self._deadline_ns
         return self._is_late or condition()
 
     # -- one change --------------------------------------------------------------------------------------------
 
     def change(self, wanted: TargetState) -> Steps:
-        """Carry out one change in an order that always leaves a target for connections and partitions.
+        """Carry out one change in an order that always leaves roles to which connections and partitions can move.
 
         Roles are added before others are removed. Listeners change before the sets of Processors that serve them.
         """
@@ -128,7 +131,10 @@ class ScaleSteps:
             yield from self._part("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
 
     def _part(self, what: str, before: int, after: int, steps: Steps) -> Steps:
-        """Carry out one part of a change. Record its failure, so that the other parts go on."""
+        """Carry out one part of a change.
+
+        If it fails, record the error, so that the other parts are still carried out.
+        """
         try:
             yield from self._logged_part(what, before, after, steps)
         except ScaleFailed as failure:
@@ -143,7 +149,7 @@ class ScaleSteps:
         self.done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
 
     def _wait(self, condition: Condition, timeout_ns: int) -> Generator[Condition, None, bool]:
-        """Wait until a condition is true. Return False if `timeout_ns` passed first."""
+        """Wait until a condition is true. Return False if the condition is still false after `timeout_ns`."""
         self._deadline_ns = self._clock.now_ns() + timeout_ns
         yield condition
         self._deadline_ns = 0
@@ -153,7 +159,7 @@ class ScaleSteps:
 
     def _add_processors(self, pool: str, count: int) -> Steps:
         taken = {role.agent.index for role in self._table.of(PROCESSOR) if not is_control(role.agent)}
-        # Reuse the lowest indexes, because an index chooses the row in the slab, and a row stays for ever.
+        # Use the lowest free indexes, because each index has its own row in the slab, and rows are never removed.
         free = [index for index in range(len(taken) + count) if index not in taken]
         yield from self._start([self._table.add(processor_id(index), pool=pool) for index in free[:count]])
         self.assign_acceptors()
@@ -170,7 +176,8 @@ class ScaleSteps:
             role.mark_leaving()
         staying = self._table.processors(pool) or self._table.processors("")
         assert staying, "no count is below 1"
-        # Take new connections away first. Otherwise a leaving Processor would get some while it gives its own away.
+        # First let the Acceptors stop using the leaving Processors. Otherwise these would get new connections while
+        # they migrate theirs.
         self.assign_acceptors()
         for role in leaving:
             role.targets = tuple(each.agent for each in staying)
@@ -180,13 +187,11 @@ class ScaleSteps:
         if not (
             yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
         ):
-            logger.warning(
-                "closing Processors before all of their connections have migrated: the time is over"
-            )
+            logger.warning("closing Processors although some connections did not migrate in time")
         yield from self._close(leaving)
 
     def assign_acceptors(self) -> None:
-        """Tell each Acceptor which Processors serve its listener."""
+        """Send each Acceptor the list of Processors that serve its listener."""
         listeners = self._listeners.names()
         pools = self._table.pools()
         for role in self._table.of(ACCEPTOR):
@@ -200,16 +205,16 @@ class ScaleSteps:
     # -- listeners ---------------------------------------------------------------------------------------------
 
     def _change_listeners(self, wanted: TargetState) -> Steps:
-        """Close listeners before opening others, which may use their ports.
+        """Close removed listeners before opening new ones, which may use their ports.
 
-        If no new listener can be opened, reopen the old ones, so that clients can still correct the setting.
+        If no new listener can be opened, reopen the old ones, so that clients can connect and correct the setting.
         """
         names = self._listeners.names()
         before = {name: self._listeners.configured_endpoint(at) for at, name in names.items()}
         new = [each for name, each in self.reachable(wanted).items() if name not in before]
         if not (yield from self._listeners.has_free_indexes(len(new))):
             for end_point in new:
-                self._skip_listener(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
+                self._skip_listener(end_point, f"listeners: cannot add {end_point}: {NO_PLACES}")
             new = []
         if not self.reachable(wanted):
             return  # Keep the present listeners, because without any no client could correct the setting.
@@ -224,7 +229,7 @@ class ScaleSteps:
         self._children.on_change()
 
     def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
-        """Open these listeners. Skip those that cannot be opened, so that they do not delay other changes."""
+        """Open these listeners. Skip a listener that cannot be opened, so that the rest of the change goes on."""
         for end_point in end_points:
             try:
                 yield from self._logged_part(
@@ -269,18 +274,19 @@ class ScaleSteps:
         try:
             yield from self._count_handlers(count)
         except ScaleFailed:
-            # The controller rejected the new count. The routing table does not count the new Handlers, so they would
-            # never own a partition.
+            # The controller rejected the new count, so the routing table lacks the new Handlers, and they would never
+            # own a partition. Remove them.
             yield from self._dismiss_handlers(new)
             raise
 
     def _remove_handlers(self, count: int) -> Steps:
-        # Change the owners first. The leaving Handlers are drained only when others have claimed their partitions.
+        # Change the owners of partitions first, because leaving Handlers are drained only when others have claimed
+        # their partitions.
         yield from self._count_handlers(count)
         yield from self._dismiss_handlers(self._table.handlers()[count:])
 
     def _dismiss_handlers(self, leaving: list[ManagedRole]) -> Steps:
-        """Close Handlers that the routing table does not count, once they are drained and no Processor uses them."""
+        """Close Handlers that the routing table excludes, once they are drained and no Processor uses them."""
         for role in leaving:
             role.mark_leaving()
             self._children.send(role, {"do": "leave"})
@@ -293,7 +299,7 @@ class ScaleSteps:
             return all(role.child is None or (not role.users and role.is_drained) for role in leaving)
 
         if not (yield from self._wait(is_free, _LEAVE_NS)):
-            logger.warning("closing Handlers before all of their requests are finished: the time is over")
+            logger.warning("closing Handlers although some of their requests were not finished in time")
         yield from self._close(leaving)
 
     def _count_handlers(self, count: int) -> Steps:
@@ -301,7 +307,8 @@ class ScaleSteps:
 
         Raises ScaleFailed if the controller rejects the number.
         """
-        # Set the number before the request, so that a controller that restarts meanwhile begins with it.
+        # Set the number before the request, so that a controller that is restarted meanwhile starts with the new
+        # number.
         before, self._children.handler_count = self._children.handler_count, count
         controller = self._table[CONTROLLER]
         while True:
@@ -318,15 +325,15 @@ class ScaleSteps:
     # -- both --------------------------------------------------------------------------------------------------
 
     def _start(self, roles: list[ManagedRole]) -> Steps:
-        """Start new roles and wait until they are ready. If one fails, all of them are removed."""
-        # A role on trial gets no successor if it ends (Children._on_exit).
+        """Start new roles and wait until they are ready. If one fails, remove all of them and raise ScaleFailed."""
+        # Mark the roles as on trial: if one ends before it is ready, it gets no successor (Children._on_exit).
         for role in roles:
             role.is_trial = True
         problem = None
         try:
             for role in roles:
-                # Start it as a restart, because its partitions may be open in another Handler, or a dead Handler may
-                # have left them unclean.
+                # Start with is_restart, because the new Handler's partitions may be open in another Handler, or unclean
+                # after another one's death.
                 self._children.start(role, is_restart=True)
             for role in roles:
                 self._children.introduce(role)
@@ -349,7 +356,8 @@ class ScaleSteps:
         for role in roles:
             self._children.send(role, {"do": "close", "is_clean": True})
             if role.child is None and self._table.get(role.agent) is role:
-                # It was never forked, or it ended before it was marked as leaving, so no exit will remove it.
+                # The role was never forked, or died before it was marked as leaving. No exit event will remove it from
+                # the table, so remove it now.
                 self._children.discard(role)
         if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
             for role in roles:

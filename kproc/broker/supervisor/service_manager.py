@@ -5,11 +5,11 @@ RELOADING=1  a reload of the configuration begins
 STOPPING=1   a stop begins
 STATUS=...   a line for people: the address, or the reason of a failure (of the start, of a reload, of a stop, of the
              watchdog)
-WATCHDOG=1   the supervisor's loop runs, and every running role has had a duty cycle within the watchdog time. The
-             cleaner does not count.
+WATCHDOG=1   the supervisor's loop runs, and every running role except the cleaner has had a duty cycle within the
+             watchdog time
 
 Each is a datagram to the socket named by NOTIFY_SOCKET, which is a path or, after an @, an abstract name. Sending never
-blocks or ends the broker. The first failure is logged.
+blocks or ends the broker. Only the first failed send is logged.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ServiceManager:
         self._ready_status = ""
         self._has_failed = False
         self._socket: socket.socket | None = None
-        # An address with @ is a name in Linux's abstract namespace. The kernel marks such a name by a leading zero
-        # byte.
+        # sd_notify(3): an address with @ is a name in Linux's abstract namespace, which begins with a zero byte for the
+        # kernel.
         self._address = f"\0{address[1:]}" if address and address.startswith("@") else address
         if self._address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -52,21 +52,21 @@ class ServiceManager:
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
         """Create a ServiceManager from the environment that systemd sets.
 
-        Ignore a watchdog for another process (WATCHDOG_PID).
+        Ignore a watchdog that is meant for another process (WATCHDOG_PID).
         """
         address = environment.get("NOTIFY_SOCKET", "")
         if address and not address.startswith(("/", "@")):
-            logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: left out", address)
+            logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: it is ignored", address)
             address = ""
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "0")
-        # Ignore times above 31 years: int() raises ValueError for very many digits.
+        # Ignore times of too many digits (above 31 years), because int() raises ValueError for thousands of digits.
         is_time = usec.isdecimal() and len(usec) <= _USEC_DIGITS_MAX
         return cls(address or None, int(usec) * _NS_PER_US if is_ours and is_time else 0)
 
     @property
     def watchdog_ns(self) -> int:
-        """The watchdog time; 0 if there is no watchdog, or before READY=1."""
+        """The watchdog time in ns; 0 if systemd set no watchdog, or before READY=1 was sent."""
         return self._watchdog_ns if self._socket is not None and self._is_ready else 0
 
     def ready(self, status: str) -> None:
@@ -76,7 +76,7 @@ class ServiceManager:
         self._is_ready = True
 
     def reloading(self) -> None:
-        """Report that the configuration is being read again, until `reloaded`."""
+        """Report that a reload of the configuration has begun. `reloaded` reports its end."""
         # systemd requires MONOTONIC_USEC in this message for services of Type=notify-reload.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
 
@@ -115,7 +115,7 @@ class ServiceManager:
             if self._withheld is not None:
                 self._send(f"STATUS={self._ready_status}")
         elif withheld != self._withheld:
-            # If the watchdog ends the broker, this line stays as the reason.
+            # If systemd's watchdog kills the broker next, this status line shows the reason.
             hung = f"{withheld} made no duty cycle for {self.watchdog_ns // NS_PER_S} s"
             logger.error("%s: sending no watchdog message to the service manager", hung)
             self._send(f"STATUS={hung}")

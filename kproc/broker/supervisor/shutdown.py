@@ -1,8 +1,8 @@
-"""Shutdown: the order in which a broker's roles stop, and the time that each of them has.
+"""Shutdown: the order in which a broker's roles stop, and the time limit of each.
 
 Acceptors, Processors and Handlers accept no new requests and drain within one deadline. Then Acceptors and Processors
-close, then the Handlers, then the controller, each wave within its own time. The cleaner closes last, because it writes
-the checkpoints.
+close, then the Handlers, then the controller, each wave within its own time limit. The cleaner closes last, because it
+writes the checkpoints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TURN_MS_MAX: Final = 100
 class Shutdown:
     """One stop of a broker: the order in which its roles drain and close.
 
-    `turn(ms)` runs one turn of the supervisor's loop and waits at most that many ms.
+    `turn(ms)` runs one turn of the supervisor's loop, which waits for events for at most `ms`.
     """
 
     def __init__(self, children: Children, clock: Clock, turn: Callable[[int], None]) -> None:
@@ -38,7 +38,7 @@ class Shutdown:
     def run(self, drain_ns: int, *, is_clean: bool) -> None:
         """Drain all roles within `drain_ns`, close them wave by wave, reap them, and kill the rest.
 
-        `is_clean` is False if the broker stops because it failed. Then no role may mark its files as clean.
+        `is_clean` is False if the broker stops because it failed. In that case no role may mark its files as clean.
         """
         deadline_ns = self._clock.now_ns() + drain_ns
         for role in self._table:
@@ -46,26 +46,27 @@ class Shutdown:
         for wave in DRAIN_WAVES:
             self._send(wave, {"do": "stop"})
         draining = tuple(role for wave in DRAIN_WAVES for role in wave)
-        # All three kinds share one deadline: a client's request passes all of them, so none is drained before the
-        # others.
+        # Acceptors, Processors and Handlers share one deadline, because a client's request passes through all three
+        # kinds.
         is_drained = self._await(lambda role: role.is_drained, draining, deadline_ns)
         if not is_drained:
             logger.warning("stopping although requests are unanswered: kproc.drain.timeout.ms is over")
         for wave in CLOSE_WAVES:
             expected = self._table.of(*wave)
-            # A writer that is dead by now has not closed its files. The cleaner writes the marker of a clean stop only
-            # if all writers before it have closed cleanly.
+            # A role that is dead by now has not closed its files. The cleaner writes the marker of a clean stop only if
+            # Handlers and controller have closed theirs cleanly.
             if wave[0] in WRITERS:
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._send(wave, {"do": "close", "is_clean": is_clean})
-            # A role that hangs must not use up the time in which the next wave syncs and closes its logs.
+            # Give each wave its own time limit, because a role that hangs must not use up the time in which the next
+            # wave syncs and closes its logs.
             own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
             until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
             self._await(lambda role: role.child is None, wave, until_ns)
             if wave[0] in WRITERS and wave[0] != CLEANER.role:
                 is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
         self._children.kill_all()
-        # Without a Handler no log was written, and the marker of the last stop is still there.
+        # If no Handler was ever started, no log was written and the marker of the last clean stop still exists.
         if not is_clean and self._table.of(HANDLER):
             logger.warning("the stop was not clean: the next start recovers")
 
@@ -74,7 +75,10 @@ class Shutdown:
             self._children.send(role, message)
 
     def _await(self, is_done: Callable[[ManagedRole], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
-        """Run the loop until every role of the wave is done or has ended. Return False at the deadline."""
+        """Run the supervisor's loop until `is_done` holds for every live role of the wave.
+
+        Return False at the deadline.
+        """
         while True:
             waiting = [r for r in self._table.of(*wave) if r.child is not None and not is_done(r)]
             if not waiting:

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing. The wake-up descriptor carries the number; a handler only replaces the default action."""
+    """Do nothing, and so prevent the default action. SignalPipe reads the number from the wake-up descriptor."""
 
 
 class SignalPipe:
@@ -21,9 +21,9 @@ class SignalPipe:
         self._receive.setblocking(False)
         self._send.setblocking(False)
         self.fd = self._receive.fileno()
-        # Python's C handler writes the number of the signal here, so it wakes an epoll. A Python handler runs only
-        # between two bytecodes of the main thread, which may sleep by then. A full pipe loses nothing that matters: it
-        # is readable anyway.
+        # Python's C signal handler writes the signal's number to this socket, which wakes an epoll. A Python handler
+        # alone would not: it runs between two bytecodes, and the main thread may be asleep. If the socket is full, lost
+        # numbers do not matter, because it is readable anyway.
         self._old_fd = signal.set_wakeup_fd(self._send.fileno(), warn_on_full_buffer=False)
         self._old = {
             number: signal.signal(number, _ignore)
@@ -31,7 +31,7 @@ class SignalPipe:
         }
 
     def read(self) -> int | None:
-        """Return the next signal's number, or None."""
+        """Return the number of the next received signal, or None if there is none."""
         try:
             received = self._receive.recv(1)
         except BlockingIOError:
@@ -39,7 +39,7 @@ class SignalPipe:
         return received[0] if received else None
 
     def close(self) -> None:
-        """Restore the former signal handlers."""
+        """Restore the signal handlers from before this object, and close the sockets."""
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old.items():
             signal.signal(number, handler)
@@ -48,10 +48,10 @@ class SignalPipe:
 
 
 def reap_orphans(ours: Container[int]) -> None:
-    """Reap orphans that process 1 of a container inherits and that would stay zombies for ever.
+    """Reap orphaned processes, which process 1 of a container inherits and which would stay zombies for ever.
 
-    Skip our own children, because other code waits for them. If the kernel reports one of them first, the orphans
-    behind it are reaped at the next call.
+    Skip the children in `ours`, because other code waits for them. If waitid() reports one of them first, the orphans
+    after it are reaped at the next call.
     """
     while True:
         try:
@@ -60,8 +60,8 @@ def reap_orphans(ours: Container[int]) -> None:
             return
         if found is None or found.si_pid in ours:
             return
-        # WNOWAIT above left the child a zombie, so that this call cannot take the status of a child that other code
-        # waits for.
+        # waitid() with WNOWAIT has left the orphan a zombie, so reap it now. So the status of a child in `ours` is
+        # never consumed.
         os.waitpid(found.si_pid, 0)
 
 
@@ -73,10 +73,9 @@ def watch_process(pid: int) -> int | None:
     if pid == 0:
         return None
     try:
-        # A pidfd names the process and not its number, so a process that gets the same number later is not watched by
-        # mistake.
+        # A pidfd refers to this process even after the kernel has reused its pid for another one (pidfd_open(2)).
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        # The process has ended already, so return a descriptor that is readable at once, as its pidfd would be.
+        # The process has already ended. Return an eventfd that is readable at once, as its pidfd would be.
         fd = os.eventfd(1, os.EFD_CLOEXEC)
         return fd

@@ -1,8 +1,8 @@
 """The file of a snapshot: the directories and files of a broker's state, packed into one file (snapshots.py).
 
-A file system needs most of the time of a copy for the creation of files and directories. One file is packed instead of
-hundreds, and a restore overwrites the files that exist. The contents of the files come first, one behind the other.
-Then come an index in JSON and the length of the index.
+Creating files and directories takes most of the time of a copy. Therefore a snapshot is one packed file instead of
+hundreds, and a restore overwrites existing files. The packed file has the contents of all files one after the other,
+then an index in JSON, then the length of the index (8 bytes).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Final
 import msgspec
 
 _LENGTH: Final = struct.Struct("<Q")
-# Errors of copy_file_range on file systems without it.
+# Errors of copy_file_range(2) on file systems that do not support it.
 _NOT_SUPPORTED: Final = (errno.ENOTSUP, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 _MODE: Final = 0o600
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC
-# Only of files in its own directories: a broker follows no link there.
+# O_NOFOLLOW: a restore must not write through a symbolic link that somebody has put into the data directory.
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _PackedFile(msgspec.Struct):
-    """A file: its name, attributes and extended attributes."""
+    """A packed file's name, mode, size, times and extended attributes."""
 
     name: str
     mode: int
@@ -39,7 +39,10 @@ class _PackedFile(msgspec.Struct):
 
 
 class _PackedDirectory(msgspec.Struct):
-    """A directory and its files, in the order of their contents. A file without a directory has one without a name."""
+    """A directory and its files, in the order of their contents.
+
+    A file of the data directory itself has one with name "".
+    """
 
     name: str
     mode: int
@@ -83,14 +86,15 @@ def _pack_file(reader: int, name: str, writer: int) -> _PackedFile:
     info = os.fstat(reader)
     size = _copy_bytes(reader, writer, info.st_size)
     attributes = {}
-    # As in fs.py: recovery without these marks reads more, and is still correct.
+    # Ignore a file system without extended attributes. Recovery without kproc's marks in them reads more bytes, and is
+    # still correct.
     with contextlib.suppress(OSError):
         attributes = {each: os.getxattr(reader, each) for each in os.listxattr(reader)}
     return _PackedFile(name, info.st_mode & 0o777, size, (info.st_atime_ns, info.st_mtime_ns), attributes)
 
 
 def unpack(packed: Path, target: Path, replaced: Iterable[str]) -> None:
-    """Give the directory `target` the content of a packed file. `replaced`: entries to delete if they are not in it."""
+    """Unpack a file into the directory `target`. Delete entries of `replaced` that the packed file does not have."""
     reader = os.open(packed, _READ)
     try:
         index = _read_index(reader)
@@ -98,7 +102,7 @@ def unpack(packed: Path, target: Path, replaced: Iterable[str]) -> None:
         for name in replaced:
             if name not in kept:
                 _delete(target / name)
-        # In the order of the contents.
+        # Unpack in the order of the index, because the contents are read one after the other.
         for directory in index:
             _unpack_directory(reader, directory, target / directory.name)
     finally:
@@ -128,7 +132,7 @@ def _unpack_directory(reader: int, directory: _PackedDirectory, path: Path) -> N
 
 
 def _unpack_file(reader: int, packed: _PackedFile, directory: int) -> None:
-    """Overwrite a file, or create it. Another link to it keeps the former content (faults/power.py)."""
+    """Overwrite or create a file. If it has several hard links, the other ones keep their content (faults/power.py)."""
     writer = os.open(packed.name, _WRITE, packed.mode, dir_fd=directory)
     try:
         info = os.fstat(writer)
@@ -138,9 +142,11 @@ def _unpack_file(reader: int, packed: _PackedFile, directory: int) -> None:
             writer = os.open(packed.name, _WRITE | os.O_EXCL, packed.mode, dir_fd=directory)
         _copy_bytes(reader, writer, packed.size)
         if info.st_size > packed.size:
-            # Not before the copy: ext4 writes a file to the disk when it is closed after a truncation to 0.
+            # Truncate only after the copy, because ext4 writes a file to the disk at close() if it was truncated to 0
+            # (auto_da_alloc), which is slow.
             os.ftruncate(writer, packed.size)
-        # Recovery reads marks in extended attributes, and retention the time of a log without timestamps.
+        # Restore extended attributes, which have marks for recovery, and the modification time, which retention uses
+        # for logs without timestamps.
         with contextlib.suppress(OSError):
             for name in os.listxattr(writer):
                 os.removexattr(writer, name)
@@ -159,7 +165,10 @@ def _delete(path: Path) -> None:
 
 
 def _copy_bytes(reader: int, writer: int, size: int) -> int:
-    """Copy up to `size` bytes from one file's position to the other's. Return how many the reader had."""
+    """Copy up to `size` bytes from one file's position to the other's.
+
+    Return the number of bytes copied, which is smaller if the source file ends before.
+    """
     left = size
     copy: Callable[[int, int, int], int] = os.copy_file_range
     while left > 0:

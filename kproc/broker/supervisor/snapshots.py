@@ -1,16 +1,16 @@
 """Snapshots: copies of a data directory to which a broker for tests can return (`kproc.Broker.snapshot`, `reset`).
 
-The supervisor copies the directory while no role writes to it. To return to a snapshot it ends all roles, replaces the
-content of the directory and starts the roles again. They then recover, as after `kill -9`. A snapshot lacks the marker
-of a clean stop, because no role has closed its files.
+The supervisor copies the directory while no role writes to it. For a restore the supervisor kills all roles, replaces
+the content of the directory and starts the roles again. They then recover, as after `kill -9`. A snapshot lacks the
+marker of a clean stop, because no role has closed its files.
 
 log.dirs/
     .kproc-snapshots/N    a complete snapshot, one file (snapshot_file.py)
     .kproc-restore-part   a link to the snapshot to return to: a start deletes it, and the former state stays
     .kproc-restore        the same link: each start unpacks it and then deletes it
 
-A rename leads from the first name of a link to the second. Unpacking a snapshot twice has the effect of once, so the
-next start of a broker that was killed in between completes the restore. The copies are not synced: a power loss can
+The link is renamed from the first name to the second. Unpacking a snapshot twice has the same effect as once, so if the
+broker is killed during a restore, its next start completes the restore. The copies are not synced: a power loss can
 damage them, and a broker for tests need not survive it.
 """
 
@@ -41,11 +41,12 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS_DIRECTORY: Final = ".kproc-snapshots"
 _PART, _RESTORE = ".kproc-restore-part", ".kproc-restore"
-# Prefixes of the names of files, because a checkpoint has a twin by topic id, and each file can have a temporary one.
+# Names of state files. They are compared as prefixes, because a checkpoint has a second file with topic ids, and each
+# file can have a temporary one.
 _STATE_FILES: Final = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_OFFSET_FILE)
 _PART_SUFFIX: Final = ".part"
 _MODE: Final = 0o700
-# Errors of link on file systems without hard links.
+# Errors of link(2) on file systems without hard links, or if the file has too many links (EMLINK).
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 SNAPSHOTS_MAX: Final = 1000
 
@@ -55,10 +56,10 @@ class SnapshotFailed(Exception):
 
 
 class Snapshots:
-    """The snapshots of one broker, and its requests about them.
+    """Creates, restores and deletes the snapshots of one broker, by requests of clients.
 
-    pause: a context in which no role writes to the data directory.
-    on_restore: called when a restore is prepared. It ends the roles, and the next start completes the restore.
+    pause: returns a context in which no role writes to the data directory. on_restore: called when a restore is
+    prepared. It ends the roles, and the next start completes the restore.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Snapshots:
             self._on_restore()
 
     def create(self) -> str:
-        """Copy the state. Return the snapshot's name."""
+        """Create a snapshot of the broker's state and return its name."""
         self._path.mkdir(_MODE, exist_ok=True)
         if len(os.listdir(self._path)) >= SNAPSHOTS_MAX:
             raise SnapshotFailed(f"{SNAPSHOTS_MAX} snapshots exist already, which is the limit: delete some")
-        # A random name, so that a client cannot mistake this snapshot for one of a former start.
+        # Use a random name, so that a client's name from an earlier start of the broker never fits a new snapshot.
         name = secrets.token_hex(8)
         part = self._path / f"{name}{_PART_SUFFIX}"
         try:
@@ -106,18 +107,22 @@ class Snapshots:
         return name
 
     def prepare_restore(self, name: str | None) -> None:
-        """Put a snapshot, or for None the files of an empty broker, beside the data. The next start completes it."""
+        """Link a snapshot, or for None pack the files of an empty broker, to the name .kproc-restore.
+
+        The next start unpacks it.
+        """
         part = self._data / _PART
         part.unlink(missing_ok=True)
         try:
             if name is not None:
                 _link_or_copy(self._existing(name), part)
             else:
-                # The cluster stays the same one. Clients reject another cluster id.
+                # Keep meta.properties with the cluster id, because clients reject a broker whose cluster id has
+                # changed.
                 pack(self._data, [META_PROPERTIES_FILE], part)
             part.rename(self._data / _RESTORE)
         except BaseException:
-            # The broker continues after a failed copy, for example on a full disk, and needs the space.
+            # The broker goes on after a failed copy, for example on a full disk, so free the space.
             part.unlink(missing_ok=True)
             raise
 
@@ -129,15 +134,16 @@ class Snapshots:
 
 
 def complete_restore(data: Path) -> bool:
-    """Replace the state by that of a prepared restore. Called at each start, before anything reads the data directory.
+    """Complete a prepared restore: replace the state by that of the snapshot. Return True if one was prepared.
 
-    Return True if there was one. Raises OSError.
+    Called at each start, before anything reads the data directory. Raises OSError.
     """
     (data / _PART).unlink(missing_ok=True)
     restore = data / _RESTORE
     if not restore.exists():
         return False
-    # A broker that gets SIGTERM after it has prepared a restore stops cleanly. The restored logs need a recovery.
+    # Remove the marker of a clean stop: a broker that gets SIGTERM after it has prepared a restore stops cleanly, but
+    # the restored logs need a recovery.
     (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     unpack(restore, data, _state_names(data))
     restore.unlink()
@@ -150,9 +156,9 @@ def remove_snapshots(data: Path) -> None:
 
 
 def _state_names(directory: Path) -> list[str]:
-    """Return the entries that are part of a broker's state: not its lock, fault rules, snapshots and request logs.
+    """Return the entries of the data directory that are part of the broker's state, so that a restore replaces them.
 
-    Entries that the broker did not create are not part of it. A restore must not delete them.
+    The lock, fault rules, snapshots, request logs, and entries that the broker did not create are not part of it.
     """
     return [
         name
@@ -162,7 +168,7 @@ def _state_names(directory: Path) -> list[str]:
 
 
 def _kept_names(directory: Path) -> list[str]:
-    """Return the entries that a snapshot has. The cleaner would delete the others anyway."""
+    """Return the state entries that a snapshot has: all except `-delete` directories, which the cleaner removes."""
     return [name for name in _state_names(directory) if not name.endswith(DELETE_DIRECTORY_SUFFIX)]
 
 

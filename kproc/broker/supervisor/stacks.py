@@ -1,11 +1,10 @@
 """Reads the stacks of a running role, even one that hangs, for the archive of `kproc doctor`.
 
-On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd. faulthandler does that without
-the interpreter's help. A process that may read /proc/PID/fd finds the memfd there by its name.
+On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd. faulthandler does that in C, even
+if the interpreter hangs. `kproc doctor` finds the memfd in /proc/PID/fd by its name.
 
-The name proves nothing, because in its own mount namespace a process can give this name to any file of the host. The
-reader truncates the memfd first and would destroy such a file. The file must therefore have no name in any directory
-and belong to the process's user.
+A process can give this name to any file of the host in its own mount namespace, and the reader truncates the file
+first. So the reader requires a file without hard links (a memfd has none) that belongs to the process's user.
 """
 
 from __future__ import annotations
@@ -31,17 +30,18 @@ _fd = -1
 
 
 def install() -> int:
-    """Prepare this process to write its stacks into a memfd at SIGUSR1. Call it once, and again after a fork.
+    """Prepare this process to write its stacks into a memfd at SIGUSR1. Call this again after a fork.
 
     Return the memfd's descriptor, which stays open.
     """
     global _fd
     if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
         _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
-        # The reader truncates the file, which does not move our position. Without O_APPEND the next stacks would follow
-        # a hole.
+        # Write with O_APPEND: the reader truncates the file, but the file position stays. Without O_APPEND the next
+        # stacks would follow a hole of zero bytes.
         fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
-    # A registration inherited from the parent would keep this one from taking effect.
+    # Remove the registration inherited from the parent, because faulthandler would otherwise keep writing to the
+    # parent's file.
     faulthandler.unregister(signal.SIGUSR1)
     faulthandler.register(signal.SIGUSR1, file=_fd, all_threads=True)
     return _fd
@@ -50,18 +50,18 @@ def install() -> int:
 def _is_ours(path: str) -> bool:
     try:
         return os.readlink(path).startswith(_LINK)
-    # The process has closed this descriptor since its directory in /proc was listed.
+    # The process has closed this descriptor since /proc/PID/fd was listed.
     except OSError:
         return False
 
 
 def read_stacks(pid: int) -> str | None:
-    """Return the present stacks of a process.
+    """Return the present stacks of the threads of a process.
 
-    Return None if it has no such memfd, is stopped, has ended, or if we may not signal it. Waits up to 1 s.
+    Return None if the process has no such memfd, is stopped, has ended, or must not be signalled by us. Wait up to 1 s.
     """
     try:
-        # Without a handler the signal would end the process.
+        # SIGUSR1 would kill a process that has not installed the handler yet.
         if not _catches(pid):
             return None
         memfd = _open_memfd(pid)
@@ -74,8 +74,8 @@ def read_stacks(pid: int) -> str | None:
             for _ in range(_WAITS):
                 if handle.has_ended(_WAIT_S):
                     return None
-                # faulthandler writes in pieces and does not report when it is done. Assume that it is when the file has
-                # not grown within _WAIT_S.
+                # faulthandler writes in pieces and does not report its end. Assume that it has ended if the file has
+                # not grown for _WAIT_S (50 ms).
                 before, size = size, os.fstat(file.fileno()).st_size
                 if size and size == before:
                     return file.read(_BYTES_MAX).decode("utf-8", "replace")
@@ -90,7 +90,8 @@ def _open_memfd(pid: int) -> BinaryIO | None:
     for name in os.listdir(directory):
         if not _is_ours(f"{directory}/{name}"):
             continue
-        # Open it with O_PATH for the check, because opening a FIFO could block and opening a device could have effects.
+        # Check the file by an O_PATH descriptor, because opening a FIFO could block and opening a device could have
+        # effects.
         descriptor = os.open(f"{directory}/{name}", os.O_PATH | os.O_CLOEXEC)
         try:
             facts = os.fstat(descriptor)

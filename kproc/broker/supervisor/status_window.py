@@ -1,7 +1,7 @@
 """StatusWindow: the supervisor itself answers a request for the status from a process of this host.
 
 A request for `status` over the network needs an Acceptor, a Processor, a Handler and the controller. If one of them
-hangs, there is no response, although an operator needs the status just then. The window is a Unix socket in the
+hangs, the request gets no response, although an operator needs the status then most. The window is a Unix socket in the
 abstract namespace, named after the supervisor's pid. It leaves no file behind, and `/proc/net/unix` lists all windows
 of the host. The answer is JSON in a memfd whose descriptor is sent, so that the supervisor never blocks on a slow
 reader.
@@ -39,14 +39,14 @@ _RETRY_MS: Final = 5
 ANSWER_BYTES_MAX: Final = 64 << 20
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
-# An idle role stores its row twice a second. A role that has not done so for this long is shown as hung.
+# An idle role stores its slab row twice a second. A role that has stored none for this long is shown as hung.
 _SILENT_MS: Final = 1500
 
 
 class StatusWindow:
-    """The socket at which the supervisor itself answers `kproc status`, for a time when other roles hang.
+    """The Unix socket at which the supervisor itself answers `kproc status`, even while other roles hang.
 
-    One per supervisor. `describe` returns the status at each request.
+    One per supervisor. `describe` is called at each request and returns the status.
     """
 
     def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
@@ -58,9 +58,9 @@ class StatusWindow:
         self._socket.listen(_BACKLOG)
 
     def _bind(self) -> None:
-        """Bind to a name with this process's pid. If it is in use, add random digits.
+        """Bind to a name with this process's pid. If the name is in use, add random digits.
 
-        Otherwise another user could bind the names of the next pids and keep every broker of the host from starting.
+        Without them another user could bind the names of the next pids and keep every broker of the host from starting.
         """
         name = f"\0{WINDOW_PREFIX}{os.getpid()}"
         try:
@@ -85,7 +85,7 @@ class StatusWindow:
             answer = os.memfd_create("status", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 os.write(answer, orjson.dumps(self._describe()))
-                # Readers accept only a sealed memfd, because any other file can be endless or change while it is read.
+                # Seal the memfd, because readers accept no other file: it could be endless or change while they read.
                 fcntl.fcntl(answer, fcntl.F_ADD_SEALS, _SEALS)
                 send_fd(asker, b"status", answer)
             finally:
@@ -117,10 +117,9 @@ def _peer_of(sock: socket.socket) -> Peer:
 def describe_from_outside(
     plan: BrokerPlan, regions: Regions, started_ns: int, message: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the controller's answer to `status`, as far as the supervisor knows it. `problem` names roles that hang.
+    """Return the response to `status` as far as the supervisor knows it, with the roles that hang in `problem`.
 
-    `message` is the supervisor's message to the controller about the processes. The fields that only the controller
-    knows are None.
+    `message` is the supervisor's message "processes" to the controller. Fields that only the controller knows are None.
     """
     with regions.mapped_slab() as words:
         status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
@@ -136,7 +135,7 @@ def describe_from_outside(
         for row in silent
     ]
     answer["problem"] = "; ".join(filter(None, (*problems, answer["problem"]))) or None
-    # Only the controller knows them.
+    # The supervisor has no metadata, so it does not know the numbers of topics and partitions.
     for name in (
         "topics",
         "partitions",
@@ -150,7 +149,7 @@ def describe_from_outside(
 
 
 def window_owner(name: str) -> Peer | None:
-    """Return the process that listens at the window, or None if it has ended or its backlog is full."""
+    """Return the process that listens at the window `name`, or None if no process does or its backlog is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(f"\0{name}")
@@ -161,7 +160,7 @@ def window_owner(name: str) -> Peer | None:
 
 
 def request_status(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
-    """Request the status from a supervisor.
+    """Request the status from the supervisor that listens at the window `name`.
 
     Returns None if the supervisor has ended or is stopped, belongs to a user other than root and ours, or sends
     anything but a sealed JSON object of at most ANSWER_BYTES_MAX.
@@ -170,8 +169,8 @@ def request_status(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
         sock.settimeout(timeout_ms / 1000)
         try:
             _connect(sock, name, timeout_ms)
-            # An abstract socket has no file whose rights would protect it: any user can bind the name. SO_PEERCRED
-            # shows who has.
+            # Any user can bind an abstract name, because it has no file with access rights. SO_PEERCRED shows the
+            # listener's user.
             if not _peer_of(sock).is_trusted:
                 return None
             if not select.select([sock], [], [], timeout_ms / 1000)[0]:
@@ -188,10 +187,9 @@ def request_status(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
 
 
 def _connect(sock: socket.socket, name: str, timeout_ms: int) -> None:
-    """Connect to a window. Raises OSError.
+    """Connect to the window `name`. Raises OSError.
 
-    A non-blocking connect fails if the backlog is full, and another user can keep it full. Try again until
-    `timeout_ms` is over.
+    Retry until `timeout_ms` is over if the backlog is full (EAGAIN), because another user can fill it.
     """
     attempts = max(1, timeout_ms // _RETRY_MS)
     for attempt in range(attempts):
@@ -204,7 +202,10 @@ def _connect(sock: socket.socket, name: str, timeout_ms: int) -> None:
 
 
 def _read_sealed(descriptor: int) -> dict[str, Any] | None:
-    """Return the JSON object in a sealed memfd, or None. Any other file is not read: it can be endless or block."""
+    """Return the JSON object in a sealed memfd.
+
+    Return None for any other file, without reading: it can be endless or block.
+    """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:  # EINVAL: not a memfd.

@@ -1,9 +1,9 @@
 """Supervisor: starts the roles in order, watches them, restarts those that die, and stops them all.
 
-It is single-threaded, because it forks. It owns the resources that must survive any role: listening sockets, the slab,
-the partition table, arenas, eventfds, and the data directory's lock. It never blocks on a child and survives the death
-of any child (children.py). The settings in force determine how many roles there are, and scale.py changes that number.
-The order of a stop is in shutdown.py.
+It has only one thread, because a fork copies only the calling thread, and locks of other threads would stay locked. It
+owns the resources that must survive any role: listening sockets, the slab, the partition table, arenas, eventfds, and
+the data directory's lock. It never blocks on a child and survives the death of any child (children.py). The settings in
+force determine how many roles there are, and scale.py changes that number. The order of a stop is in shutdown.py.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Supervisor:
         reread: Reread | None = None,
         kept: KeptResources | None = None,
     ) -> None:
-        """Acquire the resources. `kept`: resources of the former run, if this run restores a snapshot."""
+        """Acquire the resources. `kept` are those of the former run if this run restores a snapshot, else None."""
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
-        # Every role inherits the limit, so it must be raised before the first fork.
+        # Raise the limit on descriptors before the first fork, because every role inherits it.
         ready.raise_nofile_limit()
         preload.load(config)
         checked = tls_check.check_before_start(config)
@@ -142,13 +142,14 @@ class Supervisor:
     # -- run ---------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
-        # Every role is forked from this heap. A collection here would write into pages that it shares with them.
+        # Disable the garbage collector in the supervisor: a collection would write into memory pages that it shares
+        # with the forked roles, and so copy them.
         gc.disable()
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
-        # Start the controller first, because the metadata may hold the counts of roles and only the controller reads
-        # it.
+        # Start the controller first, because only it reads the metadata, which can have settings for the numbers of
+        # roles.
         self._children.start(self._table.add(CONTROLLER), is_restart=False)
-        # Meanwhile load the schema that the first request needs, so that roles forked later inherit it.
+        # While the controller starts, load the schema that the first request needs, so that the Handlers inherit it.
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         self._reloader.remove_former_settings()
@@ -167,11 +168,11 @@ class Supervisor:
         return self._stop() if not self._is_restoring else 0
 
     def _restore(self) -> None:
-        """End this run. `release` kills the roles, because the next run replaces their files."""
+        """End this run. `release` then kills the roles, because the next run replaces their files by the snapshot."""
         self._is_restoring = self._must_stop = self._children.is_stopping = True
 
     def _start_rest(self, deadline_ns: int) -> None:
-        """Start every role but the controller, in the order of start_order, as the settings in force ask for."""
+        """Start all other roles than the controller, as many as the settings require, in the order of start_order."""
         wanted = TargetState.of(self._config, self._children.settings)
         try:
             steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
@@ -186,8 +187,8 @@ class Supervisor:
                 if checked.problem is not None:
                     self._fail(checked.problem, status=_WRONG_SETTINGS)
                     return
-            # Remove the marker last. A start that fails before this has changed no log, so the next start can still
-            # trust it.
+            # Remove the marker of a clean stop last: if the start fails before, no log has changed, and the next start
+            # can still trust the marker.
             was_clean = self._directory.remove_clean_marker()
         except FatalError as error:
             self._fail(str(error))
@@ -200,13 +201,13 @@ class Supervisor:
         for role in self._table:
             if role.agent != CONTROLLER:
                 self._children.start(role, is_restart=False)
-        # Link the roles after all have been forked, because a link needs both its processes.
+        # Link the roles after all have been forked, because a link needs both of its processes.
         for role in self._table:
             self._children.introduce(role)
         self._scaler.changes.assign_acceptors()
 
     def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
-        """Run the loop until these steps are done and return their result, or None if the broker must stop before."""
+        """Run the loop until `steps` have finished. Return their result, or None if the broker must stop before."""
         while True:
             try:
                 condition = next(steps)
@@ -219,7 +220,7 @@ class Supervisor:
                 return None
 
     def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
-        """Run the loop until the condition is true or the broker must stop. Make the broker fail at the deadline."""
+        """Run the loop until `is_so()` or until the broker must stop. At the deadline make the start fail."""
         while not self._must_stop and not is_so():
             if self._clock.now_ns() > deadline_ns:
                 waiting = [str(role.agent) for role in self._table if not role.is_ready]
@@ -239,7 +240,7 @@ class Supervisor:
             self._fail(f"the broker started but does not answer: {probe.problem}")
 
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
-        """Open the ports and announce that clients may connect. `_probe` has got its responses before."""
+        """Listen for clients, write the ready file, and announce the broker to its user and to systemd."""
         try:
             self._sockets.start()
         except FatalError as error:
@@ -258,7 +259,7 @@ class Supervisor:
         logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))
 
     def _fail(self, reason: str, status: int = 1) -> None:
-        """Log a fatal reason, stop everything and end with that exit status. The first failure counts."""
+        """Log a fatal error and let the loop stop the broker. The first failure's reason and exit status count."""
         logger.error("%s", reason)
         self._failure, self._status = self._failure or reason, self._status or status
         if not self._has_started:
@@ -268,7 +269,8 @@ class Supervisor:
     def _turn(self, timeout_ms: int = 1000) -> None:
         """Run one turn of the loop: wait for events, handle them, and do all work that is due."""
         if self._has_started and (self._scaler.is_busy or self._operations.is_busy):
-            # Some of their conditions change in shared memory only, without an event, so poll them.
+            # Poll often: conditions of a scaling or rebalance, such as stored metrics, change in shared memory without
+            # an event.
             timeout_ms = min(timeout_ms, _BUSY_MS)
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
@@ -287,7 +289,8 @@ class Supervisor:
             self._is_reloading = False
             self._manager.reloaded(self._reloader.problem or self._renewal.problem)
         if self._has_started and not self._must_stop:
-            # Let no change begin while connections migrate for an operation, because it could remove their target.
+            # Start no change of the counts while a rebalance migrates connections, because the change could remove
+            # their target Processor.
             self._scaler.advance(may_begin=not self._operations.is_busy)
             self._operations.advance()
 
@@ -306,7 +309,7 @@ class Supervisor:
 
     def _handle_signal(self, number: int | None) -> None:
         if number == signal.SIGHUP and self._reloader.can_reload:
-            # Do this first, so that the lines of the reload are in the new file.
+            # Reopen the log file first, so that the lines about the reload are in the new file.
             self._operations.reopen_log()
             if self._has_started and not self._must_stop:
                 self._manager.reloading()
@@ -337,7 +340,7 @@ class Supervisor:
             role.is_drained = True
         elif what == "unused":
             handler = self._table.get(AgentId(*message["peer"]))
-            # The Handler may have been closed already, if the time for the scaling was over.
+            # The Handler may already be closed, because the time limit of its drain has passed.
             if handler is not None:
                 handler.users.discard(role.agent)
         elif what == "answer":
@@ -355,7 +358,8 @@ class Supervisor:
         asker, token = role.child, message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:
-            # A successor's tokens begin anew, so a reply to its predecessor must not reach it.
+            # Do not send the reply to a restarted controller: its tokens start again, so the reply would match another
+            # request.
             if role.child is asker:
                 self._children.send(role, answer(token, reply))
 
@@ -366,7 +370,7 @@ class Supervisor:
         is_first = not self._has_settings
         self._has_settings = True
         is_same = settings == self._children.settings
-        # Send unchanged settings, too, because the files that they name may have been replaced.
+        # Send unchanged settings, too, because key stores that they name may have been replaced.
         self._children.send_settings(settings)
         if self._has_started:
             self._renewal.recheck()
@@ -398,7 +402,8 @@ class Supervisor:
     def _send_processes(self) -> None:
         """Send the controller the list of all processes, which it shows in the status and in the metrics."""
         role = self._table.get(CONTROLLER)
-        # Do not queue a list for every change. A stopped controller gets only the latest list when it continues.
+        # If the control socket is full, send the list later instead of queueing one for every change. A stopped
+        # controller then gets only the latest list when it continues.
         self._owes_processes = role is None or role.is_backed_up
         if role is not None and not role.is_backed_up:
             self._children.send(role, self._processes_message())

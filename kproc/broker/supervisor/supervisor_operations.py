@@ -38,14 +38,19 @@ from kproc.broker.transport.agent import AgentId
 from kproc.common.movable_clock import MovableClock
 
 _LOOK_NS: Final = 1_000_000_000
-# A stopped Processor must not delay the client or the control listener's queue for longer than this.
+# Longest wait for a role's reply. A role stopped by SIGSTOP must not delay the client, or others at the control
+# listener, for longer.
 _ANSWER_NS: Final = 3_000_000_000
-# This many measurements in a row must find uneven loads. A single burst would be over before connections have migrated.
+# With kproc.rebalance=auto, rebalance only if this many measurements in a row, one per second, find uneven loads. A
+# single burst would be over before connections have migrated.
 _UNEVEN_LOOKS: Final = 3
 
 
 class SupervisorOperations:
-    """Handles requests that change no counts of roles. One per supervisor, which calls `advance` at every turn."""
+    """Handles the controller's requests to the supervisor.
+
+    One per supervisor, which calls `advance` at every turn of its loop.
+    """
 
     def __init__(self, children: Children, scaler: Scaler, snapshots: Snapshots) -> None:
         self._children = children
@@ -93,7 +98,7 @@ class SupervisorOperations:
             self._request_all(others, FOLLOW_TIME, {}, lambda _replies: self._follow_cleaner(clock, on_reply))
 
     def _follow_cleaner(self, clock: MovableClock, on_reply: OnReply) -> None:
-        # The cleaner comes last, because it may compact only what the Handlers have synced.
+        # Run the cleaner's timers last, because the cleaner may compact only records that the Handlers have synced.
         cleaner = self._children.table.of(CLEANER.role)
         self._request_all(cleaner, FOLLOW_TIME, {}, lambda _replies: on_reply(broker_time.describe(clock)))
 
@@ -149,7 +154,7 @@ class SupervisorOperations:
         yield from self._balancer.wait_until_still(moves)
 
     def _planned_moves(self) -> list[dict[str, Any]]:
-        """Return the moves by the last stored metrics. Processors store them twice a second at least."""
+        """Return the migrations that a rebalance would start now, by the last stored metrics (at most 500 ms old)."""
         return [
             {"from": source.agent.index, "to": target.agent.index, "connections": count}
             for pool in self._children.table.pools()
@@ -175,7 +180,7 @@ class SupervisorOperations:
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
-    """Join the connections of all Processors, each with its Processor's index.
+    """Join the Processors' replies to `clients` into one list, and add the Processor's index to each connection.
 
     `silent` lists the Processors that did not reply in time.
     """

@@ -1,7 +1,7 @@
 """Validates the keys and certificates of TLS listeners before they are used, at the start and before a change.
 
 The supervisor must not load a private key, because every role that it forks later would inherit it. A short-lived child
-loads it instead, and reports errors, warnings and the ends of certificates through a pipe.
+loads it instead, and reports errors, warnings and the expiry times of certificates through a pipe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kproc.common.printable import printable
 logger = logging.getLogger(__name__)
 
 _WARNING: Final = "warning: "
-# Followed by the listener's name, the end in ms since 1970, and the subject.
+# Prefix of a report line with the listener's name, the expiry time in ms since 1970, and the certificate's subject.
 _CERTIFICATE: Final = "certificate: "
 
 
@@ -38,8 +38,8 @@ class CheckedListeners(NamedTuple):
 def check_before_start(config: Config) -> CheckedListeners | None:
     """Validate the keys and certificates of the configuration before anything is created. Raises ConfigError.
 
-    Returns None if the metadata log exists. The settings in force may then differ from the configuration and only the
-    controller knows them, so the caller must check later.
+    Returns None if the metadata log exists. In that case only the controller knows the settings in force, which may
+    differ from the configuration, so the caller must check later.
     """
     if (Path(config.log_dirs) / METADATA_DIRECTORY).exists():
         return None
@@ -54,7 +54,7 @@ def check_listeners(
 ) -> CheckedListeners:
     """Validate the keys and certificates of these listeners. Log the warnings.
 
-    in_child: load the keys in a short-lived child, so that this process does not keep them.
+    in_child: load the keys in a short-lived child process, so that they never are in this process's memory.
     """
     names = [each.name for each in end_points if each.protocol.endswith("SSL")]
     if not names:
@@ -88,7 +88,7 @@ def log_certificates(checked: CheckedListeners) -> None:
 def problem_with_change(
     config: Config, listener: str, before: DynamicSettings, after: DynamicSettings
 ) -> str | None:
-    """Return the reason why these settings must not come into force for a listener, or None."""
+    """Return the reason why a listener's settings must not change from `before` to `after`, or None if they may."""
     from kproc.broker.security import tls
 
     value = tls.settings_of(config, after, listener)
@@ -104,8 +104,8 @@ def problem_with_change(
 
 
 def _check_contexts(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
-    """Return a line for each listener that cannot be used, for each warning and for each certificate."""
-    # Import this late, so that a broker without a TLS listener does not load it.
+    """Return a report: a line for each listener that cannot be used, for each warning and for each certificate."""
+    # Import the TLS code only here, so that a broker without a TLS listener does not load it.
     from kproc.broker.security import tls
 
     lines = []
@@ -117,13 +117,14 @@ def _check_contexts(config: Config, settings: DynamicSettings, names: list[str])
         else:
             lines += [f"{_WARNING}listener {name}: {each}" for each in made.warnings]
             expires_ms = int(made.server.ends.timestamp() * 1000)
-            # The subject is data of the file. As one line it cannot be taken for another line of this report.
+            # Escape newlines in the subject, which comes from a file, so that it cannot forge another line of the
+            # report.
             lines.append(f"{_CERTIFICATE}{name} {expires_ms} {printable(made.server.subject)}")
     return lines
 
 
 def _check_in_child(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
-    """Run `_check_contexts` in a child process and return its lines, so that its keys and memory end with the child."""
+    """Run `_check_contexts` in a child process and return its lines, so that the loaded keys vanish with the child."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -137,5 +138,7 @@ def _check_in_child(config: Config, settings: DynamicSettings, names: list[str])
     with os.fdopen(reading, "rb") as answer:
         text = answer.read().decode()
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        return ["the keys and certificates of the listeners could not be looked at"]
+        return [
+            "the keys and certificates of the listeners could not be checked: the checking process failed"
+        ]
     return text.splitlines()

@@ -1,7 +1,7 @@
 """The topology of a broker: which roles there are, which pairs of them are linked, and the order in which they stop.
 
-All ways to run the roles share it: processes (children.py, regions.py, shutdown.py), threads, one thread for all
-(inprocess.py), and the simulation, which runs the code of the processes. Roles start in the order of
+All ways to run the roles share this topology: processes (children.py, regions.py, shutdown.py), threads, one thread for
+all (inprocess.py), and the simulation, which runs the code of the processes. Roles start in the order of
 `role/roles.py: ROLE_ORDER`. Acceptors have no links. They pass sockets to Processors over handoff sockets
 (`role/roles.py: has_handoff`).
 """
@@ -26,7 +26,7 @@ from kproc.broker.role.roles import (
 )
 from kproc.broker.transport.agent import AgentId
 
-# Pairs of roles that have a link, with the bytes of each direction. None stands for kproc.ring.bytes.
+# Sizes of the rings of a link in bytes, for each direction. In _LINKS, None means the setting kproc.ring.bytes.
 _INTERNAL_BYTES: Final = 256 * 1024
 _CLEANERS_BYTES: Final = 64 * 1024
 _LINKS: Final[dict[tuple[str, str], int | None]] = {
@@ -40,16 +40,19 @@ _LINKS: Final[dict[tuple[str, str], int | None]] = {
 
 # Roles that write files of the data directory.
 WRITERS: Final = (HANDLER, CONTROLLER.role, CLEANER.role)
-# A stop first lets these roles drain, all within one deadline. Acceptors and Processors hear of it first, because they
-# bring new requests.
+# At a stop these roles drain first, all within one deadline. Acceptors and Processors get the message first, because
+# new requests come through them.
 DRAIN_WAVES: Final = ((ACCEPTOR, PROCESSOR), (HANDLER,))
-# Then the roles close in this order. The cleaner is last, because it writes the checkpoints and the marker of a clean
-# stop, which depend on how all other writers have closed.
+# After the drain the roles close in this order. The cleaner is last, because it writes the checkpoints, and the marker
+# of a clean stop if all other writers have closed cleanly.
 CLOSE_WAVES: Final = (*DRAIN_WAVES, (CONTROLLER.role,), (CLEANER.role,))
 
 
 class LinkPlan(NamedTuple):
-    """A link between two roles. `first` opens the first end of its region."""
+    """A link between two roles, with the size of its rings.
+
+    The region has two ends: role `first` attaches the first one, `second` the other.
+    """
 
     first: AgentId
     second: AgentId
@@ -65,9 +68,10 @@ def find_link(one: AgentId, other: AgentId, ring_bytes: int) -> LinkPlan | None:
 
 
 def _is_of_other_plane(first: AgentId, second: AgentId) -> bool:
-    """Return True for a Processor and a peer that serves other listeners.
+    """Return True if `first` is a Processor and `second` a peer that it must not be linked with.
 
-    The control listener's Processor has a link with the controller only. Other Processors have none with it.
+    The control listener's Processor is linked with the controller only. The other Processors are not linked with the
+    controller.
     """
     return first.role == PROCESSOR and is_control(first) != (second == CONTROLLER)
 
@@ -77,7 +81,7 @@ def initial_roles(
 ) -> list[tuple[AgentId, str]]:
     """Return the roles of a broker's start with their pool, in the order in which they start.
 
-    The controller is missing. It starts before the others, because the counts may depend on settings that it reads.
+    The list lacks the controller, which starts first, because the counts may depend on settings that only it reads.
 
     pools: numbers of Processors by pool. A pool is the listener (in lower case) that a set of Processors belongs to, or
     "" for the common set.

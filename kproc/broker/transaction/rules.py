@@ -85,9 +85,7 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
 
 
 def _raise_epoch(begun: Transaction, request: InitRequest) -> Decision:
-    """Return the initialized state with the next epoch, or an error if the request's epoch is not the current or last
-    one.
-    """
+    """Return the initialized state with the next epoch. PRODUCER_FENCED if the request has an older epoch."""
     # A request without a producer id comes from a new process, which must fence the former one by a higher epoch.
     # Without a last_epoch, a retry of the former process cannot match either.
     if request.producer_id == NO_ID:
