@@ -136,5 +136,5 @@ def _resolve(host: str, resolve: Resolve, what: str) -> list[bytes]:
     try:
         return [pack_address(address) for address in resolve(host)]
     except (OSError, UnicodeError) as error:
-        logger.error("%s: cannot resolve %s: %s", what, host, error)
+        logger.error("%s: cannot resolve %s, so its entry has no effect: %s", what, host, error)
         return []

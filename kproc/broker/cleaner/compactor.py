@@ -175,7 +175,10 @@ class Compactor:
                 # Log only if the topic still exists. A deletion renames the directory, which is no problem.
                 if self._image().topic_by_id(topic.topic_id) is not None:
                     logger.warning(
-                        "compaction of %s-%d was given up: %s", topic.name, partition.index, problem
+                        "compaction of %s-%d was stopped, trying again later: %s",
+                        topic.name,
+                        partition.index,
+                        problem,
                     )
                 self.survey.postpone(topic, partition.index)
             except Exception as problem:

@@ -225,7 +225,7 @@ class ControllerState:
         """Set the count of Handlers that partitions are placed on: {"count"}. Writes nothing if it is the same."""
         count = body["count"]
         if count < 1:
-            raise FatalError(f"{count} Handlers cannot own anything")
+            raise FatalError(f"the number of Handlers is {count}, but must be at least 1")
         # Write no record for an unchanged count, because it would make every role compute all owners again.
         changed = count != self._image.handler_count
         return {"count": count}, [r.HandlersCounted(count)] if changed else []

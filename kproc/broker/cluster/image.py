@@ -199,7 +199,7 @@ class ClusterImage:
             decoded = r.decode_delta(delta)
         except msgspec.MsgspecError as error:
             raise FatalError(
-                f"metadata delta of {len(delta)} bytes after version {self.version}: {error}"
+                f"cannot decode a metadata delta of {len(delta)} bytes after version {self.version}: {error}"
             ) from error
         # End the role, because this image would be wrong for ever without the missing delta. The successor gets a
         # snapshot.

@@ -149,7 +149,7 @@ class MetadataLog:
             self._start_log(self.version)
         except OSError as error:
             # The log is intact and only long. Most likely the disk is full. Try again when the log has doubled.
-            logger.warning("metadata_log=kept reason=%s size_bytes=%d", error, self._size)
+            logger.warning("metadata_log=not_compacted reason=%s size_bytes=%d", error, self._size)
             self._compact_at = 2 * self._size
             return
         self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * snapshot_bytes)
@@ -157,7 +157,7 @@ class MetadataLog:
             self._remove_older_than(self.version)
         except OSError as error:
             # The next compaction or the next start removes the older files.
-            logger.warning("metadata_log=older_files_kept reason=%s", error)
+            logger.warning("metadata_log=older_files_not_removed reason=%s", error)
 
     def close(self) -> None:
         """Close the file. All acknowledged records are on disk already."""
@@ -226,7 +226,7 @@ class MetadataLog:
         for path in logs:
             if version_in(path.name) > image.version:
                 raise Corrupt(
-                    f"{path}: the records from {image.version} on, which come before it, are missing"
+                    f"{path}: the records from {image.version} on, which come before this file, are missing"
                 )
             before = image.version
             position_and_bytes = self._replay(path, image, snapshot_version, is_last=path >= current)
@@ -302,7 +302,7 @@ class MetadataLog:
             if header.base_offset != image.version:
                 raise Corrupt(
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
-                    f"follows version {image.version}"
+                    f"follows version {image.version}: a file or batch is missing"
                 )
             _apply(image, records_of(batch, path), after, path)
         self._check_synced(path, end)

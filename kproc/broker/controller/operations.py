@@ -54,7 +54,7 @@ COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.thread
 _NO_SNAPSHOTS: Final = (
     "snapshots are off: start a broker for tests, and no other one, with kproc.faults.enable=true"
 )
-_LOST: Final = "the controller lost its question to the supervisor; try again"
+_LOST: Final = "the controller's request to the supervisor was lost; try again"
 
 
 _REMEMBERED: Final = 16  # Finished changes that are kept because a client may still ask for their result.

@@ -84,7 +84,7 @@ class RecordCodec(Generic[T, V]):
             (version,) = INT16.unpack_from(value)
             # KIP-915 keeps newer values readable by adding only tagged fields, so a higher version is another layout.
             if version != _VERSION:
-                raise ProtocolError(f"value of version {version}")
+                raise ProtocolError(f"the value has version {version}, but only {_VERSION} is known")
             fields, _position = reader(value, INT16.size)
             return record_key, self._value_of(record_type, fields)
         except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:

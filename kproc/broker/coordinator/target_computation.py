@@ -54,7 +54,9 @@ class TargetComputation:
         try:
             yield from work
         except KafkaError as error:
-            logger.warning("group %s: records were not written: %s", self._group_id, error.code.name)
+            logger.warning(
+                "group %s: target assignment not written, trying again: %s", self._group_id, error.code.name
+            )
             due_ms += TRY_AGAIN_MS
         self.is_running = False
         # The group's epoch may have risen meanwhile. The tick then computes the next target.
