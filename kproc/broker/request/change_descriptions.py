@@ -31,7 +31,7 @@ from kproc.wire.primitives import ZERO_UUID
 Fields = Mapping[str, Any]
 
 _VALUE_MAX: Final = 100
-# Settings of one topic or broker that are formatted. A request can have thousands of them.
+# At most this many settings of one topic or broker are formatted, because a request can have thousands.
 _SETTINGS_MAX: Final = 50
 _RESOURCES: Final = {2: "topic", 4: "broker", 8: "loggers of broker", 16: "client metrics", 32: "group"}
 _BROKER: Final = 4
@@ -42,7 +42,7 @@ _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class Described(NamedTuple):
-    """Describes what a request did: words, the items with which it succeeded, and a function that formats one of them.
+    """The effect of a request for the change log: a phrase (`did`), the changed items, and a function to format one.
 
     A request can have 100,000 items, so only those that fit into the line are formatted.
     """
@@ -52,7 +52,7 @@ class Described(NamedTuple):
     format_item: Callable[[Any], str]
 
 
-# (request, response) -> what was done; None if this request is no administrative change.
+# Maps (request, response) to the description of the change, or to None if the request is no administrative change.
 Describe = Callable[[Fields, Fields], Described | None]
 CHANGES: Final[dict[int, Describe]] = {}
 """By API key, for each API that changes something: the function that describes the change."""
@@ -160,8 +160,8 @@ def _deleted_offsets(request: Fields, response: Fields) -> Described:
 
 @_describes(ApiKey.OFFSET_COMMIT)
 def _moved_offsets(request: Fields, response: Fields) -> Described | None:
-    # A member of a group commits its own progress. Without one it is kafka-consumer-groups, `kproc group seek` or a
-    # consumer with partitions of its own choice.
+    # A member commits its own progress, which is no administrative change. A commit without a member comes from
+    # kafka-consumer-groups, `kproc group seek` or a consumer with manually assigned partitions.
     if request["member_id"] or request["generation_id_or_member_epoch"] >= 0:
         return None
     # The response has the rows of the request in the same order.
@@ -261,7 +261,8 @@ def _format_setting(row: Fields, *, is_broker: bool = False) -> str:
     name, operation, value = row["name"], row.get("config_operation", _SET), row["value"]
     if operation == _DELETE or value is None:
         return f"{shown(name)} unset"
-    # Hide the secrets of a URL before the value is cut, because its user ends with an @ that may be behind the cut.
+    # Hide the secrets of a URL before the value is cut. They are recognised by the @ behind them, which the cut may
+    # remove.
     value = HIDDEN if is_secret(name, if_unknown=is_broker) else without_url_secrets(value)
     if len(value) > _VALUE_MAX:
         value = f"{value[:_VALUE_MAX]}..."
@@ -293,7 +294,7 @@ def _format_entity(kind: str, name: str | None) -> str:
 
 @_describes(ApiKey.UPDATE_FEATURES)
 def _changed_features(request: Fields, _response: Fields) -> Described:
-    # All updates of a request are made, or none.
+    # UpdateFeatures applies all updates of a request or none. A response with an error never gets here.
     return Described(
         "changed features",
         request["feature_updates"],
@@ -369,7 +370,7 @@ def _format_token(response: Fields) -> str:
 
 def described_operation(operation: OwnOperation, result: Fields) -> Described | None:
     """Describe one of kproc's own operations that has succeeded. Return None if it changes nothing."""
-    # With a ticket a client asks whether its change is done. That is no further change.
+    # A request with a ticket only polls whether an earlier change is done, so it is no change of its own.
     if isinstance(operation, Scale) and operation.ticket is None:
         counts = {"processors": operation.processors, "handlers": operation.handlers}
         texts = [f"{name}={count}" for name, count in counts.items() if count is not None]
@@ -394,7 +395,7 @@ def described_operation(operation: OwnOperation, result: Fields) -> Described | 
 
 
 def described_request(operation: OwnOperation) -> Described | None:
-    """Describe an operation whose answer can be lost, before it is carried out. Return None for any other one."""
+    """Describe an operation that ends this role before it can answer. Return None for any other operation."""
     if isinstance(operation, RestoreSnapshot):
         return Described("requested a restore", [operation.snapshot or "the empty state"], str)
     return None

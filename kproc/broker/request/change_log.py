@@ -2,8 +2,8 @@
 
     User:alice from 127.0.0.1 deleted topics (2): orders, payments
 
-Every response but those of Produce and Fetch passes through `RequestContext.reply`. It looks up the API in CHANGES
-(change_descriptions.py), whose functions find the changed items in the request and its response. It logs the line
+Every response but those of Produce and Fetch passes through `RequestContext.reply`. `reply` looks up the API in CHANGES
+(change_descriptions.py), whose functions find the changed items in the request and its response. `reply` logs the line
 before the client gets the response. A divided request collects the items of its slices and has one line. Rows with an
 error, and requests that only validate, change nothing and are not logged.
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Items are formatted until their texts have this many characters. security/audit.py bounds the bytes of the line.
+# Items are formatted until their texts have this many characters together. security/audit.py bounds the bytes of the
+# line.
 _TEXT_MAX: Final = 1500
 # Pairs of connection and group whose first commit without a member is remembered.
 _COMMITS_KEPT: Final = 1000
@@ -56,7 +57,7 @@ class ChangeLine:
         self._left = _TEXT_MAX
 
     def add(self, described: Described) -> None:
-        """Add what the request, or a slice of it, did."""
+        """Add the items that the request, or one slice of it, has changed."""
         self._did = described.did
         for item in described.items:
             self._count += 1
@@ -81,20 +82,21 @@ class ChangeLog:
     __slots__ = ("_commits",)
 
     def __init__(self) -> None:
-        # A consumer that is no member of its group commits as the tools do that move a group. It does so for hours, so
-        # only the first commit of a connection to a group has a line.
+        # A consumer with manually assigned partitions commits without a member id, as tools that reset offsets do. It
+        # does so for hours, so only a connection's first such commit to a group is logged.
         self._commits: BoundedCache[tuple[int, str], None] = BoundedCache(_COMMITS_KEPT, _COMMITS_BYTES_MAX)
 
     def log_response(self, context: RequestContext, response: Fields) -> None:
-        """Log what a request with an API of CHANGES has changed."""
-        # A divided request is not decoded as a whole: DividedRequest collects what its slices change.
+        """Log the changes that an administrative request (an API in CHANGES) has made."""
+        # `decoded` is None for a divided request. DividedRequest collects the changes of its slices and logs them
+        # itself.
         if context.decoded is not None:
             line = ChangeLine()
             self.collect(context, context.decoded, response, line)
             self.finish(context, line)
 
     def collect(self, context: RequestContext, request: Fields, response: Fields, line: ChangeLine) -> None:
-        """Add to `line` what a request, or a slice of it, has changed."""
+        """Add to `line` the items that a request, or one slice of it, has changed."""
         # The change is made already. A bug in its description must not answer the client with an error.
         context.services.containment.run(
             "the description of a change", None, self._collect, context, request, response, line
@@ -130,7 +132,7 @@ class ChangeLog:
             self._log(context, described)
 
     def log_request(self, context: RequestContext, operation: OwnOperation) -> None:
-        """Log one of kproc's own operations before it is carried out, because it ends this role."""
+        """Log one of kproc's own operations that ends this role, before it is carried out. Log no other operation."""
         described = described_request(operation)
         if described is not None:
             self._log(context, described)

@@ -58,7 +58,7 @@ _CLIENTS_BYTES_MAX: Final = 4 << 20
 # The number of accounts is limited, because a client can make up client ids and gets an account for each. At the limit,
 # the accounts that owe least are discarded.
 ACCOUNTS_MAX: Final = 20_000
-# Rows in one message to another Handler. The next message has the rest.
+# Limit of the charges in one message to another Handler. The next message has the rest.
 TOLD_MAX: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
@@ -101,7 +101,8 @@ class ClientRates:
         self._quotas = quotas
         self._now_ns = now_ns
         self._ahead_ns = sample_s * _NS_PER_S
-        # Kafka's ClientQuotaManager leaves out the present sample, too, because it is not complete.
+        # As in Kafka's ClientQuotaManager, the window is one sample shorter, because the present sample is not
+        # complete.
         self._window_s = max(1, sample_count - 1) * sample_s
         self._has_percentage = False
         self._throttles: Counter[int] = Counter()
@@ -118,7 +119,8 @@ class ClientRates:
         if version == self._version:
             return
         self._version = version
-        # A debt at the old rate means nothing at the new one. Kafka resets the sensors, too.
+        # An account's debt was computed at the old rate. As Kafka resets its sensors, every client starts with a new
+        # account.
         self._accounts.clear()
         self._found.clear()
         kinds = {kind for _, limits in self._quotas().entities() for kind in limits}
@@ -128,7 +130,7 @@ class ClientRates:
         self._has_percentage = REQUEST_PERCENTAGE in kinds
 
     def limits(self, user: str, client_id: bytes | None) -> bool:
-        """Return True if a client has any of these quotas."""
+        """Return True if a quota on produced bytes, fetched bytes or request time applies to a client."""
         return any(self._find(kind, user, client_id) is not None for kind in _KINDS)
 
     def on_produce(self, user: str, client_id: bytes | None, count: int) -> int:
@@ -176,9 +178,9 @@ class ClientRates:
         return meter
 
     def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> bool:
-        """Charge a client for a Processor's time.
+        """Charge a client for the time that a Processor spent on its socket.
 
-        Return False if no request_percentage applies to it, so that the Processor stops measuring.
+        Return False if no request_percentage applies to the client, so that the Processor stops measuring.
         """
         found = self._find(REQUEST_PERCENTAGE, user, client_id)
         if found is not None:
@@ -234,7 +236,7 @@ class ClientRates:
         on_reply(Reply())
 
     def add_charges(self, told: list[list[Any]]) -> None:
-        """Add the charges that another Handler has made to the accounts here, because a quota spans all Handlers."""
+        """Add charges that another Handler has sent, because a quota applies to a client's requests at all Handlers."""
         now_ns = self._now_ns()
         for kind, user, client_id, cost_ns in told:
             self._add((kind, user, client_id), cost_ns, now_ns)
@@ -244,7 +246,7 @@ class ClientRates:
     def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
         cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
         account = self._add(key, cost_ns, now_ns)
-        # Limit the sum, because it must fit into an integer of the message.
+        # Limit the sum, because it must fit into a 64-bit integer of the message to the other Handlers.
         account.untold_ns = min(account.untold_ns + cost_ns, int(LASTING_NS))
         return account.due_ns
 
@@ -262,7 +264,7 @@ class ClientRates:
         return account
 
     def _drop_accounts(self) -> None:
-        """Discard the half of the accounts that owe least. These clients lose only their debt."""
+        """Discard the half of the accounts with the smallest debts. Their clients are only throttled too little."""
         by_due = sorted(self._accounts.items(), key=lambda each: each[1].due_ns)
         self._accounts = dict(by_due[len(by_due) // 2 :])
 

@@ -55,10 +55,10 @@ OnReady = Callable[[bool], None]
 
 
 class PartitionMoving(KafkaError):
-    """This Handler owns the partition, but its log is still being transferred from the former owner, or opens later.
+    """This Handler owns the partition, but its log is still being transferred from the former owner, or not open yet.
 
-    A request waits for it with `PartitionTransfer.when_ready`. Callers that cannot wait return a retriable error. The
-    offsets are those that the former owner last published, or -1 if they are unknown.
+    A request waits for the partition with `PartitionTransfer.when_ready`. Callers that cannot wait return a retriable
+    error. The offsets are those that the former owner last published, or -1 if they are unknown.
     """
 
     def __init__(self, key: PartitionKey, start_offset: int, high_watermark: int) -> None:
@@ -196,7 +196,8 @@ class Services:
         self.peers = peers
         self.clients = clients
         self.client_rates = client_rates
-        # None: every client may do everything. Set after the services exist, because making one reads their image.
+        # None without an authorizer: every client may do everything. The role sets it later, because a
+        # StandardAuthorizer reads the image of these services.
         self.authorizer: StandardAuthorizer | None = None
         self.counts = counts
         self.containment = containment
@@ -205,7 +206,7 @@ class Services:
     def uncounted(self) -> Services:
         """Return a copy whose request counters are discarded, for requests of the broker itself."""
         services = copy(self)
-        # The probe at the start is a request, too, and would appear in the metrics as a client's.
+        # The readiness probe that the broker sends itself at its start must not be counted as a client's request.
         services.counts = Counts(memoryview(bytes(8)).cast("Q"), 0, 0)  # Never stored.
         return services
 
@@ -298,7 +299,9 @@ class RequestContext:
         is_question: bool = False,
         count: int = 1,
     ) -> bool:
-        """Return True if the client may do the operation on the resource. True without an authorizer and for our probe.
+        """Return True if the client may do the operation on the resource.
+
+        True for every client without an authorizer, and for the probe that the broker sends itself at its start.
 
         is_question: the client has not attempted the operation, so the audit log does not show a denial.
         count: how often the request names the resource, for the audit log.
@@ -345,7 +348,7 @@ class RequestContext:
     def settle(self) -> None:
         """Charge the client for the time of this request. Called right before the response is encoded.
 
-        This may raise `throttle_ms`, which is part of the response.
+        This may increase `throttle_ms`, which is part of the response.
         """
         meter = self.meter
         if meter is None:

@@ -41,7 +41,8 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
             return
         raise ProtocolError(f"API key {api_key} version {version} is not served")
     counts.add(REQUESTS, api_key, version)
-    # KIP-482: flexible versions have tagged fields behind the header. None is defined, and unknown ones are skipped.
+    # KIP-482: flexible versions have tagged fields behind the header. Kafka defines no tag for requests, and unknown
+    # tags are skipped.
     if version >= first_flexible(api_key):
         body = after_header_tags(body)
     if api_key == _FETCH:

@@ -35,7 +35,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import codec
 from kproc.wire.schema_steps import RowBudget
 
-# Documented in SECURITY.md. Produce has its own bound, because its batches are not decoded.
+# Limit of a request that is decoded, documented in SECURITY.md. Produce has a limit of its own, because its batches are
+# not decoded.
 REQUEST_BYTES_MAX: Final = 16 << 20
 ROWS_MAX: Final = 100_000
 # Rows that are decoded in one step.
@@ -189,7 +190,7 @@ class DividedRequest:
         # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
         self._known: dict[bytes, tuple[int, bytes]] | None = None
         self._key = b""  # The encoded slice in work.
-        # What the slices have changed so far, for the change log.
+        # The changes that the slices have made so far, for the change log.
         self._changed = ChangeLine() if request.api_key in CHANGES else None
 
     @property
@@ -225,7 +226,8 @@ class DividedRequest:
         if part is None:
             assert self._joined is not None
             self._has_no_slices = True
-            # The iterator has just freed the rows of the request. That takes up to 10 ms, so answer in another step.
+            # The slice iterator has just freed the request's rows, which takes up to 10 ms. So send a long response in
+            # another step.
             if self._joined.count() <= SLICE_ROWS:
                 self._answer()
             return
@@ -300,7 +302,7 @@ class DividedRequest:
             self._known = {}
         self._errors_per_step = max(1, SLICE_ROWS // where.size)
         if self._failure is not None:
-            # A request that fails as a whole may have far more rows than one step could search for duplicates.
+            # A request that fails as a whole can have too many rows to search them for duplicates in one step.
             where = replace(where, unique=None, size=min(where.size, SLICE_ROWS))
         self._rows = where
         self._slices = divide(fields, where)
@@ -322,7 +324,7 @@ class DividedRequest:
         if self._changed is not None:
             self.request.services.change_log.collect(self.request, part.decoded, fields, self._changed)
         if self.is_over:
-            # The client left while the slice was in work.
+            # The client disconnected while this slice was in work. The slice's changes are made, so log them.
             self._log_changes()
             return
         assert self._joined is not None
@@ -373,12 +375,13 @@ class DividedRequest:
         self.is_over = True
         if self.on_gone is not None:
             self.on_gone()
-        # Otherwise the slice in work is answered, although nobody reads it, and may have changed something.
+        # A slice that cannot be cancelled is still answered and may change something. Then `on_answer` logs the
+        # changes.
         if self.on_gone is not None or not self._is_waiting:
             self._log_changes()
 
     def abandon(self) -> None:
-        """Stop and finish the request, because the client has disconnected. Finishing it frees its block."""
+        """Stop and finish the request, because the client has disconnected. Finishing it frees its arena block."""
         if not self.is_over:
             self.stop()
             self.request.no_op()
@@ -387,7 +390,7 @@ class DividedRequest:
         assert self._joined is not None
         self.is_over = True
         self._log_changes()
-        # The local work of a timed request ends now, not at its first step.
+        # For a timed request: its local work ends with this response, not with the first step.
         self.request.done_ns = 0
         self.request.reply(self._joined.fields())
 

@@ -1,4 +1,4 @@
-"""DividedRequests: the large requests and answers that are in work in one role, and whose turn is next.
+"""DividedRequests: the large requests and answers that are in work in one role, and the order of their steps.
 
 Large work is done in steps of a few milliseconds, with a duty cycle of the role between two of them. A job is a
 DividedRequest (divided_request.py), or a long answer to a short request, collected in pages (listing.py). A small
@@ -21,7 +21,8 @@ from kproc.broker.request.request import HandlerRequest
 from kproc.common.containment import Containment
 from kproc.common.errors import ProtocolError
 
-# Limits of requests in work: their number and their bytes together. A single one may be larger. Others wait encoded.
+# Limits of the jobs in work: their number, and the sum of their bytes. A single request may be larger. Further requests
+# wait as encoded bytes.
 IN_WORK_MAX: Final = 4
 IN_WORK_BYTES_MAX: Final = 4 << 20
 # Requests up to this size may have come through a ring instead of the arena.
@@ -72,7 +73,7 @@ class DividedRequests:
     def divide(self, request: HandlerRequest, name_rows: Callable[[], Fields], *, is_held: bool) -> None:
         """Handle the request that `name_rows` returns instead of `request`, in later duty cycles.
 
-        `is_held` says that the request must hold up the connection's requests behind it.
+        `is_held`: the connection's later requests must wait until this one is answered.
         """
         divided = DividedRequest(request, APIS[request.api_key], name_rows=name_rows)
         if is_held:
@@ -95,8 +96,8 @@ class DividedRequests:
         """Send a list to another Handler, the first page now and the others in later duty cycles."""
         self._send_page(pages)
         if not pages.is_over:
-            # It takes no slot. The calling Handler may wait in a slot of its own, and two Handlers that wait for each
-            # other's slots would wait for ever.
+            # A list for another Handler takes no slot. The calling Handler may wait in a slot of its own, and two
+            # Handlers that wait for each other's slots would wait for ever.
             self.jobs[pages] = None
             self._in_work.append(pages)
 

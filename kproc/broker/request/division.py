@@ -24,7 +24,7 @@ UniqueKey = Callable[[Any], Hashable]
 SLICE_ROWS: Final = 200
 # Documented in SECURITY.md.
 ANSWER_BYTES_MAX: Final = 16 << 20
-# The error message in each of the remaining rows.
+# The error message of the remaining rows if the joined answer would exceed ANSWER_BYTES_MAX.
 TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer rows"
 
 
@@ -80,7 +80,7 @@ class Slice(NamedTuple):
 
 
 def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
-    """Yield requests with at most `where.size` rows each, in the order of the rows. There is always one."""
+    """Yield requests with at most `where.size` rows each, in the order of the rows. At least one, even without rows."""
     duplicates: list[Fields] = []
     if where.unique is not None:
         fields, duplicates = _without_duplicates(fields, where.request[0], where.unique)
@@ -143,8 +143,8 @@ class _Cutter:
         levels = len(self._path) - depth
         at = 0
         while at < len(found):
-            # Start a container only if one of its rows fits, too. Otherwise a slice would end with a container without
-            # rows, which means something else: a group without topics is answered without an offset.
+            # Open a container only if one of its rows fits into the slice, too. An empty container has another meaning:
+            # an OffsetFetch for a group with an empty list of topics returns no offsets.
             if self._room < levels and not self._is_empty:
                 yield depth
             if levels == 1:
@@ -160,7 +160,7 @@ class _Cutter:
 
 
 def _keep_error(fields: Fields, later: Mapping[str, Any]) -> None:
-    """Copy the error of a later part to `fields`, unless these have an error."""
+    """Copy the error of a later part to `fields`, unless `fields` has an error already."""
     if later.get("error_code") and not fields.get("error_code"):
         fields.update({name: later[name] for name in ("error_code", "error_message") if name in later})
 
@@ -232,8 +232,8 @@ class JoinedAnswer:
                 self._close(level)
                 self._open[level] = {key: value for key, value in row.items() if key != name}
             elif before is not None:
-                # The rest of a group may fail, because its Handler died. A client that saw error 0 here would take the
-                # missing rows for offsets that nobody committed.
+                # A later slice of the same group can fail because the coordinator's Handler died. With error code 0 the
+                # client would take the missing rows for offsets that were never committed.
                 _keep_error(before, row)
             self._add(row[name] or (), level + 1, continued if is_same else 0)
             continued = 0

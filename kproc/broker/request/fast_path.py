@@ -42,7 +42,7 @@ class RequestTemplate:
         self.services = request.services
 
     def is_from(self, listener: int, flags: int) -> bool:
-        """Return True if a request came through the same listener with the same flags as the earlier one."""
+        """Return True if a request came through the same listener with the same flags as the learned one."""
         return listener == self._request.listener_index and flags == self._request.flags
 
     def make(self, connection_id: int, sequence: int, correlation_id: int) -> HandlerRequest:
@@ -77,7 +77,7 @@ class FastPath(Protocol):
     def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Handle one frame without its length, in a ring or an arena. Return False without effect if it differs."""
+        """Handle one frame without its length, in a ring or an arena. Return False without effect if it is no match."""
 
 
 class NoFastPath:

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): the broker stores a consumer's partitions, so that it need not repeat them.
+"""Incremental fetch sessions (KIP-227): the broker stores a consumer's partitions, and Fetch names only changes.
 
 A session belongs to the home Handler of the connection that created it. A client that reconnects may reach another
 Handler. It then gets FETCH_SESSION_ID_NOT_FOUND and starts again with a full Fetch. The protocol allows this error at
@@ -20,9 +20,10 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
-# A session that was idle for this long is discarded when another one is created. Its client then starts a new one.
+# A session that was idle for this long is discarded when another one is created. Its client then has to create a new
+# one.
 _IDLE_NS: Final = 600_000_000_000
-# Limits of all sessions of a Handler together, and of one.
+# Limits of memory: of all sessions of one Handler together, and of a single session.
 BYTES_MAX: Final = 64 << 20
 SESSION_BYTES_MAX: Final = 16 << 20
 # Approximate size of a target with its request, without its topic's name.
@@ -37,7 +38,7 @@ class FetchTarget:
     def __init__(self, name: str | None, topic_id: bytes | None, request: FetchPartition) -> None:
         self.name = name
         self.topic_id = topic_id
-        # The name of a topic that the request names by its id, once it was found.
+        # The topic's name if the request has only the topic's id, once the id was found in the metadata.
         self.found_name: str | None = None
         self.index = request.index
         self.request = request
@@ -53,7 +54,7 @@ class FetchTarget:
         return _TARGET_BYTES + len(self.name or "")
 
     def topic(self, image: ClusterImage) -> TopicImage | None:
-        """Return the topic, or None if it does not exist. As in Kafka, remember the name that was found by an id."""
+        """Return the topic, or None if it does not exist. As in Kafka, remember the name of a topic known by id."""
         if self.name is not None:
             return image.topics_by_name.get(self.name)
         topic = image.topics_by_id.get(self.topic_id or b"")
@@ -62,7 +63,7 @@ class FetchTarget:
         return topic
 
     def find_name(self, image: ClusterImage) -> str | None:
-        """Return the topic's name, or None for an id that no topic has and that this session never found."""
+        """Return the topic's name, or None for an id that is not, and in this session never was, in the metadata."""
         if self.name is not None:
             return self.name
         self.topic(image)
@@ -139,12 +140,12 @@ class SessionCache:
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._sessions[session.id] = session
-        # The client has missed a response, or has sent a request twice. Both sides' ideas of the session differ from
-        # then on.
+        # The client has missed a response or repeated a request, so client and broker disagree about the session's
+        # partitions.
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        # KIP-516: a client that begins to use ids must begin a new session, because the partitions of this one are
-        # known by name.
+        # KIP-516: a client that switches to topic ids must create a new session, because this one stores its partitions
+        # by name.
         if session.uses_topic_ids != (version >= 13):
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.last_used_ns = now_ns
@@ -152,23 +153,24 @@ class SessionCache:
         session.update(request)
         self.size_bytes += session.size_bytes - before_bytes
         if len(session.targets) > FETCH_ROWS_MAX or session.size_bytes > SESSION_BYTES_MAX:
-            # Many small requests must not build a session that takes longer to read than the largest allowed Fetch.
+            # Many small incremental requests must not build a session that takes longer to read than the largest
+            # allowed Fetch.
             self._discard(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._discard_oldest()
         if not session.targets:
             self._discard(session.id)
-            # As in Kafka, a session without partitions ends. The request itself may have removed them all.
+            # As in Kafka, a session without partitions ends. This request may have forgotten the last ones.
             return list(targets_of(request)), None, False
         return list(session.targets.values()), session, True
 
     def targets(self, session_id: int) -> list[FetchTarget]:
-        """Return the partitions of a session. Empty if there is no such session."""
+        """Return the partitions of a session. Empty if the session does not exist."""
         session = self._sessions.get(session_id)
         return list(session.targets.values()) if session is not None else []
 
     def topic_names(self, session_id: int, image: ClusterImage) -> list[str]:
-        """Return the names of a session's topics. Empty if there is no such session."""
+        """Return the names of a session's topics. Empty if the session does not exist."""
         session = self._sessions.get(session_id)
         targets = session.targets.values() if session is not None else ()
         return list(filter(None, dict.fromkeys(target.find_name(image) for target in targets)))
@@ -189,7 +191,8 @@ class SessionCache:
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
                 return None  # The client continues with full requests.
             self._discard(oldest.id)
-        # A random id, so that a client of the former broker process does not hit another client's session by chance.
+        # A random id: after a restart of the broker, a client of the former process must not hit another client's
+        # session.
         session_id = self._random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, _EPOCH_MAX)

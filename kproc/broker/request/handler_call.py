@@ -21,7 +21,8 @@ def handle(request: HandlerRequest, api: Api) -> None:
         if api.needs:
             check_needs(request, api.needs, request.decoded)
         if api.prepare is not None:
-            # Discard the returned iterator, which is needed only for a request that is divided.
+            # Discard the returned iterator: it finds errors between rows of different slices, and this request is not
+            # divided.
             api.prepare(request, request.decoded)
         fields = api.handler(request, request.decoded)
     except KafkaError as error:
@@ -31,7 +32,7 @@ def handle(request: HandlerRequest, api: Api) -> None:
 
 
 def handle_slice(context: RequestContext, api: Api, failure: KafkaError | None) -> None:
-    """Call the API's handler function for a slice. With `failure`, answer that error instead."""
+    """Call the API's handler function for a slice. With `failure`, answer the slice with that error instead."""
     if failure is not None:
         fields = _error_fields(context, api, failure)
     else:
@@ -55,7 +56,7 @@ def _error_fields(context: RequestContext, api: Api, error: KafkaError) -> dict[
 
 
 def check_whole(request: HandlerRequest, api: Api) -> None:
-    """Raise ProtocolError if a request that is handled in one step has too many rows for that."""
+    """Raise ProtocolError if a request has more rows than its API allows for a request that is handled in one step."""
     rows = _count_all_rows(request.decoded)
     if rows > api.rows_max:
         raise ProtocolError(

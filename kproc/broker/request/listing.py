@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 Fields = dict[str, Any]
-# Yields the items of a list, and None for an item that was examined and skipped. Both count for the size of a page,
-# because examining an item takes time, too.
+# Yields the items of a list, and None for an item that was examined and skipped. Both count for the page's size,
+# because the limit is one of time.
 Items = Iterator[Any | None]
 ToRows = Callable[[list[Any]], list[Fields]]
 
@@ -106,7 +106,7 @@ class Listing:
             self.add_page(page, is_last=is_last)
 
     def collect(self, items: Items) -> None:
-        """Collect these items of this Handler, a page in each step."""
+        """Set the items that this Handler lists. Each step collects one page of them."""
         self._items = items
 
     def add_page(self, items: list[Any], *, is_last: bool) -> None:
@@ -158,13 +158,13 @@ class Listing:
 
     def _finish(self, fields: Fields) -> None:
         self.stop()
-        # The local work of a timed request ends now, not at its first step.
+        # For a timed request: its local work ends with the last page, not with the first step.
         self.request.done_ns = 0
         self.request.reply(fields)
 
 
 class ListedPages:
-    """The pages of a list for another Handler. Each is a reply to its call, and all but the last are open replies."""
+    """The pages of a list for another Handler. Each is a reply to one call, and all but the last are open replies."""
 
     __slots__ = ("_items", "_on_reply", "is_over", "size_bytes")
 
@@ -180,7 +180,7 @@ class ListedPages:
         return not self.is_over
 
     def step(self) -> None:
-        """Send the next page to the Handler that called."""
+        """Send the next page to the calling Handler."""
         page, self.is_over = next_page(self._items)
         self._on_reply(Page(items=page, is_open=not self.is_over))
 
@@ -190,7 +190,7 @@ class ListedPages:
         self._on_reply(None)
 
     def abandon(self) -> None:
-        """Send no further page, because the Handler that called has ended."""
+        """Send no further page, because the calling Handler has ended."""
         self.is_over = True
 
 

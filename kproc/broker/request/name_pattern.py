@@ -22,19 +22,20 @@ _PROGRAM_BYTES_MAX: Final = 1 << 20
 # Limit of a pattern's instructions times a name's characters. A match takes up to 10 ns for each, that is 30 ms.
 # Any pattern suits names of 249 characters, and patterns of 90 instructions suit the longest strings.
 _WORK_MAX: Final = 3_000_000
-# A match of a hostile pattern takes up to 8 us per character, which is 2 ms for 249. An item of a list takes 10 us.
+# Converts characters to items of a list. A match of a hostile pattern takes up to 8 us per character, which is 2 ms for
+# 249. An item of a list takes 10 us.
 _CHARACTERS_PER_ITEM: Final = 32
-# Limit of the CPU time of a selection, because other clients of the Handler wait for its end. Ordinary patterns match
-# 10,000 names in 5 ms. The clock is read after some names, which take at most 20 ms.
+# Limit of the CPU time of a selection, because other clients of the Handler wait meanwhile. Ordinary patterns match
+# 10,000 names in 5 ms. The clock is read after every 8 names, which take at most 20 ms.
 _SELECTION_SECONDS_MAX: Final = 0.05
 _NAMES_PER_CHECK: Final = 8
-# Limit of the CPU time of all selections in a window of time. A selection that has started may exceed it.
+# Limit of the CPU time that all selections in one window of 200 ms take. A selection that has started may exceed it.
 _WINDOW_NS: Final = 200 * NS_PER_MS
 _WINDOW_SECONDS_MAX: Final = 0.02
 
 
 class NamePattern:
-    """One pattern. An empty one matches any name. Raises KafkaError (INVALID_REGULAR_EXPRESSION) for an invalid one."""
+    """One pattern. An empty one matches any name. Raises KafkaError (INVALID_REGULAR_EXPRESSION) for invalid syntax."""
 
     __slots__ = ("_characters_max", "_compiled")
 
@@ -49,7 +50,7 @@ class NamePattern:
         self._characters_max = _WORK_MAX // max(1, size)
 
     def cost(self, name: str) -> int:
-        """Return how many items of a list a match with this name stands for."""
+        """Return the cost of a match with this name, as the number of list items that take the same time."""
         return 0 if self._compiled is None else len(name) // _CHARACTERS_PER_ITEM
 
     def select(self, names: Iterable[str]) -> list[str]:
@@ -93,7 +94,7 @@ class SelectionTime:
         return self._spent_s >= _WINDOW_SECONDS_MAX
 
     def select(self, pattern: str, names: Iterable[str]) -> list[str]:
-        """Return the names that match, and count the CPU time. Raises INVALID_REGULAR_EXPRESSION."""
+        """Return the names that match, and add the CPU time to the window. Raises INVALID_REGULAR_EXPRESSION."""
         start_s = thread_time()
         try:
             return NamePattern(pattern).select(names)

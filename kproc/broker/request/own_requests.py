@@ -32,19 +32,21 @@ from kproc.common.errors import ErrorCode, ProtocolError
 
 PRIVATE_API_KEY: Final = 30_000
 PRIVATE_VERSION: Final = 0
-# No operation needs a longer body, and JSON is decoded in one step.
+# Limit of the JSON body, which is decoded in one step. No operation needs a longer one.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
-# With an authorizer these need DESCRIBE on the cluster, all others ALTER.
+# With an authorizer these operations need DESCRIBE on the cluster, all others ALTER.
 _PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs, PlanRebalance, ListFaults)
 
 
 def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
-    """Handle one own operation: here, or by the controller. An operation that cannot be carried out gets an error.
+    """Handle one own operation in this role or by the controller. An operation that fails is answered with an error.
 
     Raises ProtocolError if the client is on another host.
     """
     if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
-        raise ProtocolError("private operations are for loopback clients of this version")
+        raise ProtocolError(
+            "kproc's own operations are only for clients on this host with the same kproc version"
+        )
     try:
         if len(body) > _PRIVATE_BYTES_MAX:
             raise InvalidOperation(f"body of {len(body)} bytes exceeds the limit of {_PRIVATE_BYTES_MAX}")

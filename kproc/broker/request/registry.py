@@ -17,13 +17,15 @@ from kproc.wire.header import ApiKey
 # The arguments are the RequestContext and the decoded request, which is a dict or, for Produce and Fetch, a struct of
 # wire/hot.py. The result is the response's fields, or None if the handler function replies later.
 HandlerFunction = Callable[[Any, Any], dict[str, Any] | None]
-# (request, error code, message) -> response fields with the code in every place where this API can report it.
+# Maps (request, error code, message) to response fields with the code in every place where this API can report it.
 ErrorResponse = Callable[[Any, int, str | None], dict[str, Any]]
-# (context, request fields): validates a request as a whole, once, before it is handled or divided. It raises KafkaError
-# for an error of the whole request, and may replace fields. If the request is divided, the returned iterator runs: it
-# finds errors between rows that no slice can see, and yields between steps that are as cheap as a slice.
+# Called with (context, request fields). Validates a request as a whole, once, before it is handled or divided. It
+# raises KafkaError for an error of the whole request, and may replace fields. Only if the request is divided, the
+# returned iterator runs: it finds errors between rows of different slices, and yields between steps that are as cheap
+# as a slice.
 Prepare = Callable[[Any, dict[str, Any]], Iterator[None] | None]
-# Limit of rows of a request that is handled in one step. The most expensive rows, changes of users, then take 10 ms.
+# Limit of rows of a request that is handled in one step. So many of the most expensive rows, changes of users, take 10
+# ms.
 ROWS_MAX: Final = 2_000
 # Limit of bytes of a request that is decoded in one step. It can hold 256 of the smallest rows, partition numbers.
 DIRECT_BYTES_MAX: Final = 1024
@@ -65,11 +67,12 @@ class Api:
         self.advertised_lo = advertised_lo
         self.needs = needs  # The rights that a request needs as a whole.
         self.prepare = prepare
-        # A large request is divided by the first of these that it has. Versions can differ, so there may be several.
+        # The arrays by which a large request can be divided. The first one that the request has is used, because
+        # versions differ.
         self.rows = rows
         self.rows_max = rows_max  # Of a request that is not divided.
-        # Larger requests are decoded in steps. If the rows are expensive, so that slices are small, every request is
-        # decoded in steps.
+        # Larger requests are decoded in steps. If an API's rows are expensive, so that its slices are small, all its
+        # requests are decoded in steps.
         self.direct_bytes_max = DIRECT_BYTES_MAX if all(each.size >= SLICE_ROWS for each in rows) else 0
 
     def restricted(self, advertised_lo: int, hi: int) -> Api:
@@ -96,15 +99,15 @@ class Api:
 
     @property
     def error_response(self) -> ErrorResponse | None:
-        """The api file's `error_response`, or None if its handler function never raises KafkaError."""
-        # Look it up late, because the function usually stands below the handler function in its file.
+        """The function `error_response` of the API's module, or None if the API's function never raises KafkaError."""
+        # Look the function up late, because it usually stands below the handler function in its module.
         module = sys.modules[self.handler.__module__]
         found: ErrorResponse | None = getattr(module, "error_response", None)
         return found
 
     @property
     def differences(self) -> str | None:
-        """The differences from Apache Kafka, from the api file's docstring. None if there are none."""
+        """The differences from Apache Kafka, from the docstring of the API's module. None if it names none."""
         words = " ".join((sys.modules[self.handler.__module__].__doc__ or "").split())
         _, found, rest = words.partition("Differs from Kafka: ")
         return rest.partition(" Versions:")[0] if found else None

@@ -12,9 +12,9 @@ that change the quorum's members (AddRaftVoter, RemoveRaftVoter, UnregisterContr
 A release also lacks the types of resources with configs that came later: loggers (2.4, KIP-412), subscriptions to
 client metrics (3.7, KIP-714) and groups (4.0, KIP-848).
 
-Kafka 4.0 removed the oldest versions of many APIs (KIP-896). They are advertised as the release does, but requests of
-these versions are rejected like unknown ones. Clients choose the highest common version, so only clients older than
-the releases that KIP-896 names meet this.
+Kafka 4.0 removed the oldest versions of many APIs (KIP-896). Emulated releases advertise them, but requests of these
+versions are rejected like unknown ones. Clients choose the highest common version, so only clients older than the
+releases that KIP-896 names meet this.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def emulate_release(name: str) -> None:
 
 
 def _missing_resource_types(release: Release) -> list[int]:
-    """Return the types of resources whose configs a release does not have, by the APIs that came with them."""
+    """Return the types of resources whose configs a release does not have. The APIs that came with them show that."""
     apis = {
         config_changes.RESOURCE_BROKER_LOGGER: "IncrementalAlterConfigs",
         config_changes.RESOURCE_CLIENT_METRICS: "ListConfigResources",

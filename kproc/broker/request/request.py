@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_HOST: Final = "/unknown"
 _UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
-# Most addresses whose text is cached, so that all connections of a host share one text.
+# Limit of the cached texts of addresses. With the cache all connections of a host share one text.
 _HOSTS_KEPT: Final = 4096
 
 
@@ -80,8 +80,8 @@ class ClientPeer:
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
     def introduce(self, connection_id: int, identity: memoryview) -> None:
-        """Store the identity of a connection's client. It comes before the connection's requests."""
-        # Remove the old identity first, because decoding the new one may fail and the connection must not keep it.
+        """Store the identity of a connection's client. The Processor sends it before the connection's requests."""
+        # Remove the old identity first. Decoding the new one may fail, and then the connection must have no identity.
         self.identities.pop(connection_id, None)
         self.sessions.pop(connection_id, None)
         host = host_text(bytes(identity[:ADDRESS_BYTES]))
@@ -93,7 +93,7 @@ class ClientPeer:
     def cancel(self, connection_id: int) -> None:
         """Cancel the parked requests of a client that has disconnected.
 
-        Each of them is still answered, because the Processor may have lent us a block for the request. It frees the
+        Each of them is still answered, because the Processor may have lent an arena block for the request. It frees the
         block when the response comes, not when the connection ends.
         """
         self.identities.pop(connection_id, None)
@@ -139,8 +139,8 @@ class HandlerRequest(RequestContext):
     ) -> None:
         self.services = services
         self.peer = peer
-        # Read the identity once, when the request arrives. While its connection migrates, and after its client has
-        # disconnected, `peer` does not have the connection. The request must not be handled as one of ANONYMOUS then.
+        # Read the identity once, when the request arrives. `peer` does not have the connection any more while it
+        # migrates or after its client has disconnected, and then the request would be handled as one of ANONYMOUS.
         self.identity = peer.identities.get(connection_id, _UNKNOWN)
         self.connection_id = connection_id
         self.sequence = sequence
@@ -182,7 +182,8 @@ class HandlerRequest(RequestContext):
             return True
         client = self.identity
         if client is _UNKNOWN:
-            # The Processor has not introduced the connection. It must not get the rights that ANONYMOUS may have.
+            # The Processor has sent no identity for this connection. Do not grant it the rights that ANONYMOUS may
+            # have.
             return False
         return authorizer.is_allowed(
             (client, operation, resource, name), api_key=self.api_key, is_question=is_question, count=count
@@ -199,7 +200,7 @@ class HandlerRequest(RequestContext):
 
     @property
     def is_timed(self) -> bool:
-        """True if the Processor waits for TIMES of this request."""
+        """True if the Processor expects a TIMES record with this request's durations."""
         return self._taken_ns > 0
 
     @property
@@ -215,14 +216,14 @@ class HandlerRequest(RequestContext):
             self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
     def _send_times(self) -> None:
-        """Send TIMES. The caller must send the response right after it."""
+        """Send the TIMES record with the request's durations. The caller must send the response right after it."""
         now_ns = self.services.clock.host_ns()
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
     def divide(self, name_rows: Callable[[], dict[str, Any]]) -> None:
-        # A request that was parked does not hold up the requests behind it.
+        # Later requests of the connection wait for this one unless it was parked.
         self.services.clients.divided.divide(self, name_rows, is_held=not self._is_waiting)
 
     def send(self, frame: bytes) -> None:
@@ -311,7 +312,8 @@ class HandlerRequest(RequestContext):
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self._is_waiting = True
         moving = self.peer.moving.get(self.connection_id)
-        # The request parks while its connection migrates. Tell the Processor that it need not wait for its response.
+        # The request parks while its connection migrates. Tell the Processor not to wait for this response before it
+        # migrates.
         if moving is not None:
             keeper, attempt = moving
             sequences = pack_sequences((self.sequence,))
@@ -329,7 +331,7 @@ class HandlerRequest(RequestContext):
         self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def stop_waiting(self) -> None:
-        """Undo `when_gone`. Called before the request is answered, or handled after it has waited."""
+        """Undo `when_gone`. Called before the request is answered, or when it is handled after its wait."""
         self._is_waiting = False
         requests = self.peer.waiting.get(self.connection_id)
         if requests is not None:

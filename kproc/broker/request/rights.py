@@ -1,10 +1,10 @@
-"""Authorization of requests (KIP-11). It comes before any look-up, and before a part is sent to another Handler.
+"""Authorization of requests (KIP-11). The check comes before any look-up, and before a part is sent to another Handler.
 
 There are three forms. An API declares the rights that a request needs as a whole with `@api(..., needs=...)`, and
-dispatch checks them. In a request about many topics, groups or transactional ids, those that are `denied` get an error
-and the others are handled. A list skips the resources that its client may not see. Calls between roles are trusted,
-because the Handler that received the client's request has checked its rights. Without an authorizer everything is
-allowed.
+dispatch checks them. In a request about many topics, groups or transactional ids, those whose names are `denied` get an
+error and the others are handled. A list skips the resources that its client may not see. Calls between roles are
+trusted, because the Handler that received the client's request has checked its rights. Without an authorizer everything
+is allowed.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ _CONFIGURED: Final = {RESOURCE_TOPIC: ResourceType.TOPIC, RESOURCE_GROUP: Resour
 def check_needs(context: RequestContext, needs: Iterable[Need], request: dict[str, Any]) -> None:
     """Raise KafkaError for the first right that the client does not have."""
     for operation, resource, field in needs:
-        # A null id has no rules, and the empty name has none either. The API rejects it after this check.
+        # No ACL has a null or empty name, so the check fails unless a wildcard allows it. The API rejects the name
+        # after this check.
         name = CLUSTER_NAME if field is None else request[field] or ""
         if not context.is_allowed(operation, resource, name):
             raise KafkaError(*REFUSALS[resource])
 
 
 def has_on_cluster(context: RequestContext, operation: Operation) -> bool:
-    """Return True if the client has a right on the cluster. Use this where another right would do, too.
+    """Return True if the client has a right on the cluster. Use this where the client may have another right instead.
 
     A denial is therefore not logged as an attempt.
     """
@@ -89,7 +90,7 @@ def denied(
         return ()
     return {
         name
-        # `iter`, because Counter would take a dict's values as counts.
+        # Pass an iterator, because Counter would read the values of a dict as counts.
         for name, count in Counter(iter(names)).items()
         if not context.is_allowed(operation, resource, name, is_question=is_question, count=count)
     }
@@ -100,7 +101,7 @@ def refusal_of_topic(
 ) -> int:
     """Return TOPIC_AUTHORIZATION_FAILED if the client lacks the right for a topic, or else 0. An unknown id gives 0.
 
-    `count` is the number of its partitions in the request, for the audit log.
+    `count` is the number of the topic's partitions in the request, for the audit log.
     """
     services = context.services
     if services.authorizer is None:

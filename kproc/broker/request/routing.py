@@ -1,6 +1,6 @@
 """ProduceRouter: decides cheaply which Handler a Processor sends a frame to.
 
-It is used with several Handlers only. A Produce for one partition should go straight to that partition's owner. Every
+Brokers with one Handler do not use it. A Produce for one partition should go straight to that partition's owner. Every
 other frame goes to the connection's home Handler. The router knows no metadata. When a home Handler has to forward a
 Produce, it sends a hint: the bytes that name topic and partition, and the owner. The next frame with the same bytes
 goes to that owner. A stale hint costs one forwarding, but never causes a wrong response.
@@ -19,7 +19,7 @@ _HINTS_MAX: Final = 8192  # Most hints that a Processor stores. When they are fu
 # The fields behind the client id, as every producer without transactions writes them: transactional id, acks, timeout,
 # count of topics, length of the first topic's name.
 _PLAIN: Final = struct.Struct(">hhiih")
-# The same in flexible versions: tagged fields come first, and compact lengths are stored plus one.
+# The same fields in flexible versions: tagged fields come first, and compact lengths are stored plus one.
 _COMPACT: Final = struct.Struct(">BBhiBB")
 _FLEXIBLE: Final = 9
 _BY_ID: Final = 13  # From this version on Produce names topics by id (KIP-516).
@@ -48,10 +48,10 @@ class ProduceRouter:
 
 
 def _usual_key(frame: memoryview) -> bytes | None:
-    """Return the same bytes as `partition_key` for a frame of the usual form, or None for any other.
+    """Return the same bytes as `partition_key` for a frame of the usual form, or None for any other frame.
 
-    It reads the fields at fixed positions, which is faster. The count of partitions is part of the key, so a frame with
-    several partitions never equals a hint.
+    This function reads the fields at fixed positions, which is faster. The count of partitions is part of the key, so a
+    frame with several partitions never equals a hint.
     """
     _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
     at = REQUEST_HEADER.size + client_bytes if client_bytes > 0 else REQUEST_HEADER.size
@@ -91,7 +91,7 @@ def partition_key(frame: memoryview) -> bytes | None:
 
 
 def body_key(version: int, body: memoryview, at: int = 0) -> bytes | None:
-    """Return `partition_key` of a request's body, which begins at `at`."""
+    """Return the result of `partition_key` for a request's body, which begins at position `at`."""
     try:
         return _flexible_key(body, at, version) if version >= _FLEXIBLE else _plain_key(body, at)
     except (IndexError, ProtocolError):

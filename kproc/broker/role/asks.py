@@ -2,9 +2,9 @@
 
     request {"do": "ask", token, what, body}     reply {"do": "answer", token, reply}
 
-The supervisor sends requests to its children, and the controller to the supervisor. Every request gets a reply. It is
-{"lost": True} if the other process has ended, or has not replied within the request's time limit. The limit covers a
-stopped process (SIGSTOP), which neither replies nor ends. Replies may come in any order.
+The supervisor sends requests to its children, and the controller to the supervisor. Every request gets a reply. The
+reply is {"lost": True} if the other process has ended, or has not replied within the request's time limit. The limit is
+needed for a stopped process (SIGSTOP), which neither replies nor ends. Replies may come in any order.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from __future__ import annotations
 class DueTime:
     """The time from which on a duty cycle must look at timers and rare states. One per Handler; its parts share it.
 
-    Requests that repeat the last one of their connection change nothing but logs, so a duty cycle with such requests
-    alone ends after one comparison with `ns`. Everything else calls `press` or `bring_forward`.
+    Requests that repeat the last one of their connection change no timer, so a duty cycle with such requests alone ends
+    after one comparison with `ns`. Everything else calls `press` or `bring_forward`.
     """
 
     __slots__ = ("ns",)

@@ -7,10 +7,10 @@
                             | address 16 | listener u16 | change i32 |...
 
 They travel over one AF_UNIX SOCK_SEQPACKET pair per (Acceptor, Processor). The Acceptor keeps its own descriptor until
-the serial comes back, so that it can pass on a socket that a dying Processor never registered. Counts are changes since
-the pair was made, so both sides of a new pair begin at zero (count_reporter.py). An acknowledgement travels in one
-message with the change of the counts that it causes. In two messages the connection would be counted twice, or not at
-all, in between.
+the serial comes back, so that it can pass on a socket that a dying Processor never registered. Counts are sent as
+changes since the pair was created, so both sides of a new pair begin at zero (count_reporter.py). An acknowledgement
+travels in one message with the change of the counts that it causes. In two messages the connection would be counted
+twice, or not at all, in between.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 HANDOFF: Final = struct.Struct("=QHH16sH")
-# In the serial's field, which otherwise counts from 1: a request to close some connections of the Acceptor's listener,
-# the longest idle ones first. The flags' field holds how many.
+# This value in the field of the serial, which otherwise counts from 1, means a request to close some connections of the
+# Acceptor's listener, the longest idle ones first. The field of the flags has their number.
 EVICT: Final = 0
 
-# In an acknowledgement: the Processor has no descriptor left, or wants no more sockets; the Acceptor tries another one.
+# Flag in an acknowledged serial: the Processor has no descriptor left, or wants no more sockets; the Acceptor tries
+# another one.
 REFUSED: Final = 1 << 63
 
-# Kafka's capacity of a Processor's newConnections queue. A kernel socket queue has no such limit, hence credits.
+# Sockets that an Acceptor may have sent to one Processor without acknowledgement. As in Kafka, whose queue
+# newConnections has this capacity. A kernel socket queue has no such limit.
 CREDITS: Final = 20
 
 _REPORT: Final = struct.Struct("=HHH")

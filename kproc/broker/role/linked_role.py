@@ -46,7 +46,7 @@ class LinkedRole(Role):
     def __init__(self, agent_id: AgentId, *, doze: Sleeper, metrics: MetricsRow, clock: Clock) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._peers: dict[AgentId, LinkedPeer] = {}
-        # Lists for the duty cycle, which reads them in every pass. `_list_links` makes them when a peer comes or goes.
+        # Lists that every duty cycle reads. `_list_links` creates them again when a peer comes or goes.
         self._outboxes: list[Outbox] = []
         # For each peer: the function that checks whether its inbox is empty.
         self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []
@@ -88,7 +88,8 @@ class LinkedRole(Role):
         """Run one duty cycle: do the work that is ready, publish once per link, then sleep up to `timeout_ms`."""
         self.cycle_count += 1
         work = self._work()
-        # Publish the pushed records. If a ring was full, try again soon, because no signal reports that it has room.
+        # Publish the records that were pushed. If a ring was full, retry soon, because no signal reports that a ring
+        # has space.
         has_overflow = False
         for outbox in self._outboxes:
             if outbox.is_dirty:
@@ -102,8 +103,8 @@ class LinkedRole(Role):
             self.sleep_ms_max = STORE_MS
         if not timeout_ms:
             return work
-        # Go to sleep at once, even after work. Otherwise each request of a lone client would cost an empty cycle. The
-        # doze checks for input before it sleeps, so there is no check here.
+        # Sleep at once, even after work. Otherwise each request of a lone client would cost an empty duty cycle. The
+        # Sleeper checks for input before it sleeps, so there is no check here.
         deadline_ms = 1 if has_overflow else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
@@ -117,8 +118,8 @@ class LinkedRole(Role):
     def _count_empty_cycle(self) -> int:
         """Count a cycle that did nothing although a timer was due. Return how long to sleep, in ms.
 
-        A single such cycle comes from the clock's resolution, so it does not sleep. Several in a row are a bug; each
-        sleeps 1 ms, so that the bug does not use a whole core.
+        A single such cycle comes from the clock's resolution and does not sleep. Several in a row are a bug, and each
+        sleeps 1 ms, because otherwise the bug would use a whole core.
         """
         self._empty_cycles += 1
         in_a_row, self._empty_since = self.cycle_count - self._empty_since == 1, self.cycle_count
@@ -156,7 +157,7 @@ class LinkedRole(Role):
         self._inputs = [(peer.inbox.is_empty, peer) for peer in self._peers.values()]
 
     def _drain_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:
-        """Pass some records of every peer to `take`, which keeps no view; return how many there were."""
+        """Pass up to 64 records of every peer to `take`, which must keep no view. Return their number."""
         taken = 0
         for is_empty, peer in self._inputs:
             if not is_empty():
@@ -170,7 +171,7 @@ class LinkedRole(Role):
 
     def has_input(self) -> bool:
         """Return True if a link holds input."""
-        # A loop, because any() over a generator costs 0.2 us more at every sleep.
+        # A loop instead of any(), because any() over a generator costs 0.2 us more at every sleep.
         for is_empty, _ in self._inputs:  # noqa: SIM110
             if not is_empty():
                 return True

@@ -1,8 +1,8 @@
 """Listening sockets. The supervisor owns them, so that clients can connect while a dead Acceptor is being replaced.
 
-Every port is bound at the start, so that a taken port is an error there. It listens only when the broker can serve it:
-an open port means ready, as in Kafka. Until then the kernel refuses clients. Only `early.start.listeners` listen at
-once.
+Every port is bound at the start, so that a taken port stops the start with an error. A socket listens only when the
+broker can serve it: an open port means ready, as in Kafka. Until then the kernel refuses clients. Only
+`early.start.listeners` listen from the start.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _open_own(name: str, address: str, config: Config) -> tuple[ListenerEndpoint
 
 
 def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
-    """Let bound sockets listen. Raises FatalError if another process has opened one of the ports since our bind."""
+    """Let bound sockets listen. Raises FatalError if another process has opened one of the ports meanwhile."""
     for sock in socks:
         try:
             sock.listen(config.socket_listen_backlog_size)
@@ -125,7 +125,7 @@ def needs_look_up(end_point: EndPoint, config: Config) -> bool:
 
 
 def look_up(host: str) -> list[str]:
-    """Return the `found` of `open_listener`: the addresses of a name, or the advertised host of a wildcard.
+    """Return the argument `found` of `open_listener`: the addresses of a name, or the advertised host of a wildcard.
 
     This may wait for a name server.
     """
@@ -137,8 +137,8 @@ def open_listener(
 ) -> tuple[ListenerEndpoint, socket.socket]:
     """Open one more listener of a running broker. Clients wait in its backlog until its Acceptor has started.
 
-    This does not wait for a name server: `found` is the result of `look_up`, if `needs_look_up`. Raises FatalError if
-    the listener cannot be opened.
+    This does not wait for a name server: the caller passes the result of `look_up` as `found` if `needs_look_up`.
+    Raises FatalError if the listener cannot be opened.
     """
     sock = _bind(end_point, config, found)
     try:
@@ -174,7 +174,7 @@ def find(endpoints: Sequence[ListenerEndpoint], name: str) -> ListenerEndpoint:
 def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = None) -> socket.socket:
     """Bind one socket. An empty host binds all interfaces, also those of IPv6 if this machine has it.
 
-    `found` are the addresses of a named host. With None the name is resolved here. Raises FatalError.
+    `found` are the addresses of a named host. With None this function resolves the name. Raises FatalError.
     """
     last: OSError | None = None
     addresses = _addresses(end_point, found)
@@ -192,8 +192,8 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
             # TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                # An empty host means all interfaces, so its socket of IPv6 must accept IPv4, too.
-                # A kernel without the option behaves as wanted anyway.
+                # An empty host means all interfaces, so its socket of IPv6 must accept IPv4, too. A kernel without the
+                # option accepts both anyway.
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
             if config.socket_receive_buffer_bytes > 0:

@@ -1,7 +1,7 @@
 """Lookups: resolves host names in a thread, because a name server that does not answer must not stop a role's loop.
 
 The thread starts with the first question and does nothing but call the system's resolver. The role calls `work` or
-`wait` in its own loop; these call back with the addresses, or with none if the resolver took too long.
+`wait` in its own loop. They call back with the addresses, or without any if the resolver took longer than 5 s.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 Found = Mapping[str, list[str]]
-"""Addresses by host; none for a name that means nothing, or that nobody could say anything about in time."""
+"""Addresses by host. The list is empty for an unknown name, and if no name server answered in time."""
 
 _PATIENCE_NS: Final = 5_000_000_000
-# Limit of pending look-ups of host names, because clients' requests can cause them. More are answered at once, without
-# addresses, instead of waiting for a slow name server.
+# Limit of pending look-ups of host names, because requests of clients can cause them. Any further one is answered at
+# once, without addresses.
 _WAITING_MAX: Final = 64
 
 
@@ -57,7 +57,7 @@ class Lookups:
         return bool(self._open)
 
     def ask(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
-        """Resolve all these names. `on_found` is called once: later, or now if too many questions are pending."""
+        """Resolve all these names. `on_found` is called once: later, or at once if too many questions are pending."""
         question = _Question(hosts, on_found, self._now_ns() + _PATIENCE_NS)
         if len(self._open) >= _WAITING_MAX:
             on_found(question.found)
@@ -83,7 +83,7 @@ class Lookups:
                 question.on_found(question.found)
             elif now_ns >= question.until_ns:
                 logger.error(
-                    "no name server has answered in time about %s", ", ".join(sorted(question.hosts))
+                    "cannot resolve %s: no name server answered in time", ", ".join(sorted(question.hosts))
                 )
                 question.is_given_up = True
                 self._open.remove(question)

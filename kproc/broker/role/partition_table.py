@@ -1,11 +1,11 @@
 """PartitionTable: start and end of each partition's log in shared memory, as its owner last published them.
 
 Each slot (assigned in cluster/image.py) has a row of 9 words, written by the owning Handler behind a seqlock and read
-by its successor and the cleaner. The supervisor holds the region, so it outlives a Handler, but not the broker. After
-a Handler's death its successor trusts the end and position in a row. The bytes up to there are complete in the page
-cache, so it scans only the bytes behind them. Records below the high watermark were visible and stay so. After a failed
-sync the page cache may be the only place that has them. The row says so, and no Handler opens that log again in this
-run (storage/failed_sync.py).
+by its successor and the cleaner. The supervisor holds the region, so it outlives a Handler, but not the broker. After a
+Handler's death its successor trusts the end and position in a row. The bytes up to there are complete in the page
+cache, so it scans only the bytes behind them. Records below the high watermark were visible to clients and stay
+visible. After a failed sync only the page cache may have them. The row then has the flag SYNC_FAILED, and no Handler
+opens that log again in this run (storage/failed_sync.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _VALUES: Final = 8
 ROW_WORDS: Final = 16
 TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # 16 MiB, sparse.
 NOBODY: Final = -1
-# Added to the holder's index in its word: 0 means that the row was never written, 1 that nobody holds the partition.
+# Added to the holder's index in its word, so that 0 means that the row was never written, and 1 that no Handler holds
+# the partition.
 _HOLDER: Final = 2
 _QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
 SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
@@ -99,7 +100,7 @@ class PartitionTable:
     def is_untouched(self, partition: PartitionImage) -> bool:
         """Return True if nobody has ever published this partition.
 
-        `read` alone does not tell, because it also returns None if the owner died while writing.
+        `read` is not enough, because it also returns None if the owner died while writing.
         """
         # The row was touched if the sequence word is odd: an owner died inside a store.
         return not self._words[partition.slot * ROW_WORDS] & 1 and self.read(partition) is None
@@ -107,8 +108,8 @@ class PartitionTable:
     def unclosed(self, image: ClusterImage) -> str | None:
         """Return a partition whose log was opened in this run and not closed in order by its last owner, or None.
 
-        Call it when all Handlers have closed. Only the table tells: a Handler's own image may be behind, so it cannot
-        say which logs it should have closed.
+        Call it when all Handlers have closed. Only the table knows: a Handler's image of the metadata may be old, so it
+        cannot say which logs it should have closed.
         """
         for topic in image.topics_by_name.values():
             for partition in topic.partitions:

@@ -1,4 +1,4 @@
-"""BrokerPlan: the parts from which every role of a broker is built. The supervisor (or the one process) makes it."""
+"""BrokerPlan: the parts from which every role of a broker is built. The supervisor creates it."""
 
 from __future__ import annotations
 

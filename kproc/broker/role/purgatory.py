@@ -38,7 +38,7 @@ class DelayedOperation:
         raise NotImplementedError
 
     def complete(self) -> bool:
-        """Run `on_complete` unless that has happened already."""
+        """Run `on_complete` unless it has run already. Return True if this call has run it."""
         if self.is_completed:
             return False
         self.is_completed = True
@@ -53,7 +53,7 @@ class DelayedOperation:
 class Purgatory:
     """Watch lists by key, and the deadlines of all parked operations. The caller supplies the clock.
 
-    `due` gets the deadlines, and is pressed when an operation may complete.
+    `due` is the DueTime of the Handler: it gets the deadlines, and is pressed when an operation may complete.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Purgatory:
         self._due = due or DueTime()
         self.containment = containment or Containment()
         self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        # In ns. The owner of the purgatory calls `expire` when the first of them has passed.
+        # In ns. The Handler calls `expire` when the earliest deadline has passed.
         self.deadlines: Deadlines[DelayedOperation] = Deadlines()
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Purgatory:
         self._due.press()
         containment = self.containment
         before = containment.owner
-        # A copy, because an operation that completes leaves `watchers`.
+        # A copy, because an operation that completes is removed from `watchers` during the loop.
         for operation in list(watchers):
             containment.owner = operation.owner
             try:
@@ -112,7 +112,7 @@ class Purgatory:
             self._remove(operation)
 
     def cancel(self, operation: DelayedOperation) -> None:
-        """Discard an operation, because its client has left."""
+        """Discard an operation, because its client has disconnected."""
         operation.is_completed = True
         self._remove(operation)
 
@@ -127,7 +127,7 @@ class Purgatory:
 
     def expire_all(self) -> None:
         """Complete all operations now, because the broker stops. Waiting clients get the results so far."""
-        # A list, because answering one operation may park another.
+        # `pop_all` returns a list, because answering one operation may park another.
         for operation in self.deadlines.pop_all():
             self._expire(operation)
 

@@ -2,8 +2,8 @@
 
 A role runs duty cycles: `do_work` does the work that is ready, ticks if a tick is due, and sleeps until there is more
 work or a timer is due. The Processor sleeps in the middle of its cycle, the others at the end, so each has its own
-`do_work`. It counts itself in `cycle_count` and keeps one rule for its sleep: a cycle that did work sleeps for STORE_MS
-at most, so that the next tick stores what it has counted.
+`do_work`. Each `do_work` counts its cycles in `cycle_count` and keeps one rule for its sleep: a cycle that did work
+sleeps for STORE_MS at most, so that the next tick stores what it has counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
 _STORE_NS: Final = STORE_MS * 1_000_000
-# A role calls the callbacks of `follow_time` after this time at the latest, so that a client is not kept waiting.
+# A role calls the callbacks of `follow_time` after at most this time (ns), so that the client who moved the time is not
+# kept waiting.
 _FOLLOW_NS_MAX: Final = 1_000_000_000
 _FOLLOW_POLL_MS: Final = 2
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
@@ -35,7 +36,7 @@ _SLEPT: Final = SLOT["slept_ns"]
 class Role:
     """Base of the five roles. Subclasses implement `do_work` and `_on_tick`."""
 
-    # Slots, because without them a role has more attributes than CPython stores inline in an object.
+    # Slots, because a role has more attributes than CPython stores inline in an object without slots.
     __slots__ = (
         "_clock",
         "_doze",
@@ -100,8 +101,8 @@ class Role:
     def follow_time(self, on_done: Callable[[], None]) -> None:
         """Run the timers and a tick in the next duty cycle, because the broker's time was moved.
 
-        `on_done` is called when they have run and the work that they began is done, or after 1 s. Only a broker with
-        kproc.time.movable calls this.
+        `on_done` is called when the work that the timers have started is done, but after 1 s at the latest. Only a
+        broker with kproc.time.movable calls this.
         """
         self._followers.append(on_done)
         self._follow_until_ns = self._clock.now_ns() + _FOLLOW_NS_MAX

@@ -15,7 +15,8 @@ HANDLER: Final = "handler"
 CONTROLLER: Final = AgentId("controller", 0)
 CLEANER: Final = AgentId("cleaner", 0)
 
-# Fixed rows, so that a role finds its row again after a restart and after any change of the counts.
+# The first row of each role in the slab. Fixed, so that a role finds its row again after a restart and after a change
+# of the number of roles.
 _FIRST_ROW: Final = {"controller": 0, "cleaner": 1, ACCEPTOR: 16, PROCESSOR: 128, HANDLER: 576}
 ROLE_COUNT_MAX: Final = 448
 assert _FIRST_ROW[HANDLER] + ROLE_COUNT_MAX <= ROWS_MAX
@@ -30,8 +31,8 @@ CONTROL_ACCEPTOR: Final = AgentId(ACCEPTOR, ACCEPTOR_COUNT_MAX - 1)
 CONTROL_PROCESSOR: Final = AgentId(PROCESSOR, ROLE_COUNT_MAX - 1)
 _CONTROL_PLANE: Final = frozenset((CONTROL_ACCEPTOR, CONTROL_PROCESSOR))
 
-# In the order in which roles start and are introduced to each other: a Processor must have its Handlers before the
-# first Acceptor gives it a client.
+# Roles in the order in which they start and get their links: a Processor must have its Handlers before the first
+# Acceptor sends it a client.
 ROLE_ORDER: Final = (CONTROLLER.role, CLEANER.role, HANDLER, PROCESSOR, ACCEPTOR)
 
 

@@ -81,7 +81,7 @@ ANY_NAME: Final = "*"
 ANYBODY: Final = "User:*"
 """The principal of rules for every client."""
 
-# The operations that have a meaning for each type (Kafka's AclEntry). A rule with another one has no effect.
+# The operations that Kafka's AclEntry defines for each type of resource. A rule with another operation has no effect.
 _O = Operation
 OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.TOPIC: (
@@ -108,7 +108,7 @@ OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
     ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }
-# An ALLOW of one of these operations also allows the key. A DENY implies nothing (KIP-11).
+# An ALLOW of any operation in the value also allows the operation in the key. A DENY implies nothing (KIP-11).
 _IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
     _O.DESCRIBE: frozenset((_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
     _O.DESCRIBE_CONFIGS: frozenset((_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)),
@@ -149,8 +149,8 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
         """Return True if the rule's pattern matches the resource name. Does not compare types."""
         if self.pattern_type == PatternType.PREFIXED:
             return name.startswith(self.resource_name)
-        # KIP-290: a literal `*` covers every name. The resource that is really called `*` cannot exist, because topics
-        # and groups reject the name.
+        # KIP-290: a literal `*` covers every name. No resource can have the name `*`, because topics and groups reject
+        # the name.
         return self.resource_name in (name, ANY_NAME)
 
     def speaks_of(self, host: str, operation: Operation) -> bool:
@@ -162,8 +162,8 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
             return False
         if self.operation in (operation, Operation.ALL):
             return True
-        # KIP-11: who may read a topic may see it. The opposite holds for no DENY, so that a denied DESCRIBE hides a
-        # topic without a rule for READ.
+        # KIP-11: an ALLOW of READ implies DESCRIBE. A DENY implies nothing, so a topic can be hidden by a DENY of
+        # DESCRIBE without a rule about READ.
         return self.permission == Permission.ALLOW and self.operation in _IMPLIED_BY.get(operation, ())
 
     @property

@@ -1,8 +1,8 @@
 """AclTable: all ACLs at one version of the metadata, with look-ups by id, by filter and by resource.
 
-It is part of each process's image. It changes only between two requests and by whole deltas, so that a decision never
-sees half of a change. Only processes that decide need the index, so the first decision builds it. Later changes update
-it, so that an added or removed rule costs the same with ten rules as with ten thousand.
+The table is part of each process's image. It changes only between two requests and by whole deltas, so that a decision
+never sees half of a change. Only processes that decide need the index, so the first decision builds it. Later changes
+update it, so that an added or removed rule costs the same with ten rules as with ten thousand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AclTable:
         self._by_id: dict[bytes, Acl] = {}
         self._ids: dict[Acl, bytes] = {}
         self._index: AclIndex | None = None
-        # Grows with each change, so that the authorizer notices that its cached decisions are old.
+        # Grows with each change, so that the authorizer discards the decisions that it cached for the old rules.
         self.version = 0
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +85,7 @@ class AclTable:
         Kafka's order. Changes during the scan have no effect on it.
         """
         only = wanted.as_acl()
-        # No scan is needed for a filter without wildcards, because it matches at most one rule.
+        # A filter without wildcards matches at most one rule, which the dict finds without a scan.
         if only is not None:
             yield only if only in self._ids else None
             return
@@ -95,8 +95,7 @@ class AclTable:
     @property
     def index(self) -> AclIndex:
         """The index for decisions. The first access builds it."""
-        # Build it at the first decision, because the cleaner, and usually the controller, hold the rules without ever
-        # deciding.
+        # Build the index at the first decision, because the cleaner, and usually the controller, never decide.
         if self._index is None:
             self._index = AclIndex()
             for acl in self._ids:
@@ -107,7 +106,7 @@ class AclTable:
 class AclIndex:
     """Index of ACLs by type and exact name of the pattern, and by type and principal.
 
-    To find the prefixes that cover a name, cut the name to each length that a prefix of the type has.
+    To find the prefixes that cover a name, look up the beginning of the name at each length that any prefix has.
     """
 
     __slots__ = ("_lengths", "_literal", "_of_principals", "_prefixed")
@@ -154,12 +153,11 @@ class AclIndex:
     def covering(self, resource_type: ResourceType, name: str) -> list[Bucket]:
         """Return the rules of each pattern that covers a resource, in Kafka's order of patterns.
 
-        These are its name, then the prefixes with the longest first, then `*`.
+        The order is: the rules of the exact name, then the prefixes with the longest first, then `*`.
         """
         found: list[Bucket | None] = [self._literal.get((resource_type, name))]
         lengths = self._lengths.get(resource_type)
-        # KAFKA-14265: no early stop at a prefix that does not match, because a shorter prefix behind it in the order
-        # can match.
+        # KAFKA-14265: do not stop at a prefix that does not match, because a shorter prefix can match.
         if lengths:
             size = len(name)
             found += [

@@ -1,8 +1,9 @@
 """The audit log: one line for each decision about a client, in Kafka's format and under its logger's name.
 
-Denials are logged at INFO, what was allowed at DEBUG, and questions (a list leaves out what its reader may not see) at
-TRACE. A line is formatted only if its level is on. Each Handler logs at most LINES_PER_SECOND of a level, because a
-client can cause any number of denials, and one line with the number of the others.
+Denials are logged at INFO, permissions at DEBUG, and questions at TRACE. A question is no attempt by the client: for
+example, a list leaves out the names that its reader may not see. A line is formatted only if its level is on. Each
+Handler logs at most LINES_PER_SECOND of a level, because a client can cause any number of denials, and one line with
+the number of the others.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class AuditRates:
     def has_room(self, level: int, now_ns: int) -> bool:
         """Return True if one more audit line of that level may be logged now. Otherwise count it as suppressed."""
         rate = self._by_level.get(level)
-        # Make the limits when they are needed, because usually only one level is enabled.
+        # Create a level's limit at its first line, because usually only one level is enabled.
         if rate is None:
             more = f"and %d more decisions at level {logging.getLevelName(level)}"
             rate = self._by_level[level] = LogRate(audit_logger, more, lines_per_second=LINES_PER_SECOND)
@@ -53,10 +54,10 @@ class AuditRates:
 def level_of(is_allowed: bool, is_question: bool) -> int:
     """Return the log level of a decision, as in Kafka.
 
-    It is TRACE for a question, DEBUG for what is allowed, and INFO for a denial.
+    It is TRACE for a question, DEBUG for a permission, and INFO for a denial.
     """
-    # A question, such as which topics Metadata may list, has its own level, because it is no attempt. Kafka does not
-    # log it as a denial either.
+    # A question, such as which topics Metadata may list, is no attempt of the client. Kafka does not log it as a denial
+    # either.
     if is_question:
         return _TRACE
     return logging.DEBUG if is_allowed else logging.INFO
@@ -89,7 +90,7 @@ def message(record: AuditRecord) -> str:
 
 
 def cut_message(text: str) -> str:
-    """Cut a log message to the length with which its line is written at once."""
+    """Shorten a log message, so that its line fits into one atomic write to a pipe."""
     # Cut by bytes and not by characters, because the limit of an atomic write counts bytes.
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > _MESSAGE_BYTES_MAX:

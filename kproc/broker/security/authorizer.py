@@ -1,4 +1,4 @@
-"""StandardAuthorizer: decides whether a client may do an operation, by the ACLs in the metadata. Kafka's has its name.
+"""StandardAuthorizer: decides whether a client may do an operation, by the ACLs in the metadata. The name is Kafka's.
 
 The order is Kafka's: super users may do everything. A DENY that covers the resource overrides every ALLOW. Without a
 matching rule, `allow.everyone.if.no.acl.found` decides about resources that no rule covers, for any principal; other
@@ -31,9 +31,11 @@ from kproc.broker.security.principal import Identity
 
 # Maximum number of cached decisions. A full cache is emptied, because a new decision costs only microseconds.
 CACHED_MAX: Final = 8192
-# Clients choose the names. Names above the limit of topics are not cached, because they could make the cache large.
+# Clients choose the names of resources. Longer names than topics can have are not cached, because they would make the
+# cache large.
 _CACHED_NAME_MAX: Final = 249
-# Kafka decides about a resource of this name to find out whether a client may do the operation on all resources.
+# Kafka checks the access to a resource with this name to find out whether a client may do the operation on all
+# resources.
 HARDCODED_NAME: Final = "hardcode"
 
 Access = tuple[Identity, Operation, ResourceType, str]
@@ -69,15 +71,14 @@ def decide(
     resource_type: ResourceType,
     name: str,
 ) -> Verdict | None:
-    """Decide by the rules. Return None if no rule covers the resource."""
+    """Decide by the ACLs alone. Return None if no ACL covers the resource."""
     allowed_by: Acl | None = None
     covering = acls.index.covering(resource_type, name)
     for bucket in covering:
         for acl in rules_in(bucket, principal, host):
             if not acl.speaks_of(host, operation):
                 continue
-            # As in Kafka, a DENY wins whatever ALLOW was found before. So an ALLOW is only remembered until all rules
-            # were read.
+            # As in Kafka, a DENY wins over every ALLOW. So an ALLOW counts only after all rules were checked.
             if acl.permission == Permission.DENY:
                 return Verdict(False, _MATCHING_ACL, acl)
             allowed_by = acl
@@ -160,7 +161,8 @@ class StandardAuthorizer:
         self._version = self._table.version
         self._cache: dict[Access, Verdict] = {}
         self._any_cache: dict[tuple[Identity, Operation, ResourceType], bool] = {}
-        # Grows whenever decisions may have changed. Other caches of decisions have it in their keys.
+        # Grows whenever decisions may have changed. Other caches, such as those of the fast paths, store it with their
+        # decisions.
         self.generation = 0
 
     def is_allowed(
@@ -196,7 +198,7 @@ class StandardAuthorizer:
         found = self._any_cache.get(key)
         if found is None:
             found = decide_for_any(self._table, str(client.principal), host_of(client), operation, resource)
-            # Clear it as a whole, because an order of use would cost more at each look-up than a rare refill.
+            # Clear the whole cache. Tracking the order of use would cost more at each look-up than a rare refill.
             if len(self._any_cache) >= CACHED_MAX:
                 self._any_cache.clear()
             self._any_cache[key] = found
@@ -217,7 +219,7 @@ class StandardAuthorizer:
             found = SUPER_USER
         else:
             found = decide(table, principal, host_of(client), operation, resource, name) or self._default
-        # A client chooses the names that it asks about, so long ones must not fill the cache.
+        # A client chooses the names in its requests, so long names must not fill the cache.
         if len(name) <= _CACHED_NAME_MAX:
             if len(self._cache) >= CACHED_MAX:
                 self._cache.clear()
@@ -229,7 +231,7 @@ class StandardAuthorizer:
         self._rates.report_suppressed(now_ns)
 
     def _log(self, level: int, access: Access, verdict: Verdict, api_key: int, count: int) -> None:
-        # Clients cause these lines, so they must not be able to fill the disk.
+        # Clients cause these lines, so the rate is limited. Otherwise a client could fill the disk.
         if not self._rates.has_room(level, self._now_ns()):
             return
         client, operation, resource, name = access
@@ -253,8 +255,8 @@ class StandardAuthorizer:
         self._version = table.version
         self._cache.clear()
         self._any_cache.clear()
-        # Fast paths keep the generation of their decision. A revoked right must not go on working for a request that
-        # looks like the last one.
+        # Fast paths compare this generation with the one of their decision. Otherwise a revoked right would still work
+        # for a repeated request.
         self.generation += 1
 
 
@@ -286,7 +288,7 @@ def locks_everybody_out(config: Config, acls: AclTable) -> bool:
     if not config.authorizer_class_name or principals_in(config.super_users):
         return False
     covering = acls.index.covering(ResourceType.CLUSTER, CLUSTER_NAME)
-    # Without a rule for the cluster the default decides.
+    # Without a rule about the cluster, allow.everyone.if.no.acl.found decides.
     if not covering:
         return not config.allow_everyone_if_no_acl_found
     decisions = (

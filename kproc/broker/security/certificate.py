@@ -42,7 +42,7 @@ class CertificateFacts(NamedTuple):
     subject: str
     """As `X500Principal.getName()` prints it."""
     alternative_names: bytes
-    """The extension's value, encoded; empty if there is none."""
+    """The DER value of the extension subjectAltName; empty if the certificate has none."""
     ends: datetime.datetime
 
 
@@ -84,20 +84,20 @@ def _elements(data: bytes) -> list[_Element]:
     while at < len(data):
         start, tag, length = at, data[at], data[at + 1]
         at += 2
-        # DER: the low bits of the first byte say how many bytes the length has.
+        # DER, long form: the low 7 bits of the first length byte are the number of the length bytes that follow.
         if length >= 0x80:
             size = length & 0x7F
             length = int.from_bytes(data[at : at + size], "big")
             at += size
         if at + length > len(data):
-            raise ValueError("an element is longer than what it lies in")
+            raise ValueError("a DER element is longer than the element that contains it")
         found.append(_Element(tag, data[at : at + length], data[start : at + length]))
         at += length
     return found
 
 
 def _alternative_names(rest: list[_Element]) -> bytes:
-    # Behind the key come optional fields, of which only the extensions matter here.
+    # Optional fields follow the public key. Only the extensions matter here.
     for part in rest:
         if part.tag != _EXTENSIONS:
             continue

@@ -1,7 +1,7 @@
 """Loading of key stores and trust stores (`ssl.keystore.*`, `ssl.truststore.*`): PEM or PKCS#12 files, to PEM.
 
-The content of a file decides about its format, because a store without a configured type has Kafka's default, JKS. No
-secret is written to a disk: OpenSSL reads keys through a descriptor of memory (`as_path`).
+The content of a file determines its format, because the type of a store that configures none is Kafka's default, JKS.
+No secret is written to a disk: OpenSSL reads keys from a memfd (`as_path`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from kproc.common.regular_file import read_regular
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 STORE_TYPES: Final = (JKS, PKCS12, PEM)
 _BEGIN: Final = b"-----BEGIN "
-# The first bytes of a JKS and of a JCEKS store. kproc recognizes them, so that the error can say how to convert the
-# file.
+# The first bytes of JKS and JCEKS stores, which only Java reads. kproc recognizes them to say how to convert the file.
 _JKS_MAGICS: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _DER_SEQUENCE: Final = 0x30
-# Far above the certificate authorities of a whole system, which take 0.3 MB.
+# Limit of a store file. The certificate authorities of a whole system take 0.3 MB.
 _STORE_BYTES_MAX: Final = 16 << 20
 
 
@@ -33,14 +32,14 @@ class KeyStore(NamedTuple):
     pem: bytes
     password: Secret | None
     setting: str
-    """The setting that it came from, for errors."""
+    """The setting that names the key's source, for error messages."""
 
     def __repr__(self) -> str:
         return f"KeyStore({self.setting})"
 
 
 class StoreSettings(NamedTuple):
-    """The settings of one store. `prefix` is `ssl.keystore` or `ssl.truststore`, with the listener's before it."""
+    """The settings of one store. `prefix` is `ssl.keystore` or `ssl.truststore`, after the listener's prefix."""
 
     prefix: str
     type: str
@@ -65,7 +64,7 @@ def load_key_store(settings: StoreSettings) -> KeyStore:
         # A store's password decrypts the store, and PEM has no container to decrypt.
         if settings.password is not None:
             raise ConfigError(
-                f"{settings.prefix}.password: PEM has none; ssl.key.password is for its private key"
+                f"{settings.prefix}.password: PEM has none; for an encrypted private key set ssl.key.password"
             )
         return KeyStore(data, settings.key_password, where)
     return KeyStore(_key_of_pkcs12(where, data, settings.password), None, where)
@@ -79,7 +78,7 @@ def load_trust_store(settings: StoreSettings) -> bytes:
     where, data, kind = _read(settings)
     if kind == PEM:
         if settings.password is not None:
-            raise ConfigError(f"{settings.prefix}.password: PEM has none")
+            raise ConfigError(f"{settings.prefix}.password: PEM has none; remove this setting")
         return data
     return _certificates_of_pkcs12(where, data, settings.password)
 
@@ -101,7 +100,7 @@ def as_path(pem: bytes) -> Iterator[str]:
         # A memfd is created with mode 0777, and a private key must not be readable by others.
         os.fchmod(fd, 0o600)
         view = memoryview(pem)
-        # os.write may write less than it was given, so repeat it until nothing is left.
+        # os.write may write fewer bytes than it was given, so repeat it until all are written.
         while view:
             view = view[os.write(fd, view) :]
         yield f"/proc/self/fd/{fd}"
@@ -115,15 +114,15 @@ def _check_inline(settings: StoreSettings) -> None:
     if settings.location:
         raise ConfigError(f"{settings.prefix}: both a location and PEM in the settings are given")
     if settings.password is not None:
-        raise ConfigError(f"{settings.prefix}.password: PEM has none")
+        raise ConfigError(f"{settings.prefix}.password: PEM has none; remove this setting")
 
 
 def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
     """Return the setting with the location (for errors), the content of the file, and its format."""
     where = f"{settings.prefix}.location={settings.location}"
     try:
-        # A client can set any path, and the controller reads it. A FIFO or an endless file must not block the
-        # controller.
+        # A client can set any path by IncrementalAlterConfigs, and the controller reads the file. A FIFO or an endless
+        # file must not block the controller.
         data = read_regular(settings.location, _STORE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror}") from error
@@ -139,7 +138,8 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
     kind = PEM if _BEGIN in data else PKCS12 if data[:1] == bytes([_DER_SEQUENCE]) else None
     if kind is None:
         raise ConfigError(f"{where} is neither PEM nor PKCS12")
-    # Accept any format for JKS, because JKS is the default. Java also reads PKCS#12 as JKS.
+    # If the type is JKS, accept any format, because JKS is Kafka's default type. Java, too, reads PKCS#12 files of type
+    # JKS.
     if kind != settings.type and settings.type != JKS:
         raise ConfigError(f"{where} is {kind}, and {settings.prefix}.type is {settings.type}")
     return where, data, kind

@@ -1,7 +1,8 @@
 """Calls of OpenSSL that the standard library's SSLContext lacks: ticket keys, no sessions, TLS 1.3 suites.
 
-They need the address of OpenSSL's context and the library's symbols. The address is the first word behind the object's
-head in CPython 3.11 to 3.14. A statically linked Python may hide the symbols. Without either, `library()` returns None.
+The calls need the address of OpenSSL's context and the library's symbols. In CPython 3.11 to 3.14 that address is the
+first word behind the head of the SSLContext object. A statically linked Python may hide the symbols. Without either,
+`library()` returns None.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def library() -> ctypes.CDLL | None:
     path = getattr(_ssl, "__file__", None)
     if sys.implementation.name != "cpython" or path is None:
         return None
-    # Open the extension module of `ssl`. dlsym also searches the libraries that it is linked with, so this finds the
-    # OpenSSL that Python really uses.
+    # Open the extension module `_ssl`. dlsym also searches the libraries that it is linked with, so this finds the
+    # OpenSSL that Python uses.
     found = ctypes.CDLL(path)
     try:
         found.SSL_CTX_ctrl.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_void_p]
@@ -37,7 +38,8 @@ def library() -> ctypes.CDLL | None:
         found.SSL_CTX_set_ciphersuites.restype = ctypes.c_int
     except AttributeError:
         return None
-    # Test the address with a call that only reads, because a call with a wrong address could crash the process.
+    # Check the address with a call that only reads its memory, because a call that changes a wrong address could crash
+    # the process.
     probe = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     probe.options |= ssl.OP_NO_RENEGOTIATION
     address = _address_of(probe)
@@ -47,7 +49,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def set_ticket_keys(context: ssl.SSLContext, keys: bytes) -> bool:
-    """Use these keys for session tickets. Return False if that is impossible; the context then has random keys."""
+    """Use these keys for session tickets. Return False if OpenSSL was not found; the context keeps random keys."""
     openssl = library()
     if openssl is None:
         return False
@@ -64,7 +66,7 @@ def keep_no_sessions(context: ssl.SSLContext) -> bool:
 
 
 def set_tls13_suites(context: ssl.SSLContext, suites: str) -> bool:
-    """Allow only these suites, separated by colons, in TLS 1.3. Return False if that is impossible."""
+    """Allow only these suites, separated by colons, in TLS 1.3. Return False if OpenSSL was not found."""
     openssl = library()
     if openssl is None:
         return False

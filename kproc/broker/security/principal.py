@@ -9,7 +9,7 @@ STRING_BYTES_MAX: Final = 32_767
 
 
 class Principal(NamedTuple):
-    """`type:name`, for example `User:alice`; `is_token`: it logged in by a delegation token (KIP-48)."""
+    """`type:name`, for example `User:alice`. `is_token`: the client logged in by a delegation token (KIP-48)."""
 
     type: str
     name: str
@@ -19,7 +19,7 @@ class Principal(NamedTuple):
         return f"{self.type}:{self.name}"
 
     def problem(self) -> str | None:
-        """Return an error if the name does not fit into a string of the protocol, as ACLs and responses need it."""
+        """Return an error if the name does not fit into a string of the protocol, as ACLs and responses require."""
         try:
             size = len(str(self).encode())
         except UnicodeEncodeError:

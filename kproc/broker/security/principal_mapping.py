@@ -1,7 +1,7 @@
 """PrincipalMapper: maps the subject of a client's certificate to a user name (`ssl.principal.mapping.rules`).
 
-`RULE:pattern/replacement/[L|U]` or `DEFAULT`, separated by commas; the first rule whose pattern matches the whole
-subject wins. Syntax and splitting are Kafka's (SslPrincipalMapper), patterns are Java's regular expressions.
+Rules are `RULE:pattern/replacement/[L|U]` or `DEFAULT`, separated by commas. The first rule whose pattern matches the
+whole subject wins. Syntax and splitting are Kafka's (SslPrincipalMapper), patterns are Java's regular expressions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _PARSER: Final = re.compile(_RULE)
-# Java: (?<name>...) and \k<name>.
+# Java writes named groups as (?<name>...) and \k<name>, Python as (?P<name>...) and (?P=name).
 _NAMED_GROUP: Final = re.compile(r"\(\?<([A-Za-z][A-Za-z0-9]*)>")
 _NAMED_REFERENCE: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
 _REPLACEMENT: Final = re.compile(r"\\(.)|\$\{([A-Za-z][A-Za-z0-9]*)\}|\$(\d+)|([^\\$]+)|(.)", re.DOTALL)
-# No pattern has so many groups, and int() rejects numbers of very many digits.
+# Digits of a group number that are parsed. No pattern has more groups, and int() rejects very long numbers.
 _GROUP_DIGITS_MAX: Final = 9
 
 
@@ -35,7 +35,8 @@ class _MappingRule(NamedTuple):
         # As in Java's matches(), the rule must describe the whole subject.
         if self.pattern.fullmatch(subject) is None:
             return None
-        # Replace all matches, as Java's replaceAll does. A lazy pattern, or an empty match at the end, occurs again.
+        # Replace all matches, as Java's replaceAll does. A lazy pattern, or one that matches the empty end, matches
+        # several times.
         name = self.pattern.sub(self._expand, subject)
         if self.case == "L":
             return name.lower()
@@ -99,19 +100,19 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
     parts: list[str | int] = []
     for escaped, name, digits, plain, other in _REPLACEMENT.findall(text):
         if digits:
-            # Java takes as many digits as name an existing group.
+            # Java reads as many digits as still name an existing group.
             length = min(len(digits), _GROUP_DIGITS_MAX)
             while length > 1 and int(digits[:length]) > pattern.groups:
                 length -= 1
             number = int(digits[:length])
-            # A number without a group remains literal text.
+            # A number that names no group remains literal text.
             parts += [number if number <= pattern.groups else f"${number}", digits[length:]]
         elif name:
             if name not in pattern.groupindex:
                 raise ValueError(f"{text!r}: the pattern has no group {name}")
             parts.append(pattern.groupindex[name])
         else:
-            # Matcher.replaceAll() of Java rejects it, too.
+            # Java's Matcher.replaceAll() rejects a lone $ or backslash, too.
             if other:
                 raise ValueError(f"{text!r}: a lone {other} in the replacement")
             parts.append(escaped or plain)

@@ -9,7 +9,7 @@ from kproc.broker.security.principal import ANONYMOUS, Principal
 
 _HEAD: Final = struct.Struct("=QB")  # When it ends, bytes of the mechanism's name that follow.
 ENDS_NS_MAX: Final = (1 << 63) - 1
-"""The latest end in a record between roles, 292 years after boot. Settings and tokens may have later ones."""
+"""The latest end of a session in a record between roles, in ns: 292 years after boot. Later ends become this one."""
 
 
 class Session(NamedTuple):

@@ -42,7 +42,8 @@ _VERIFY: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 _CLIENT_AUTH: Final = "ssl.client.auth"
-# One ticket, because a client resumes with one, and each costs time in the handshake and the client's memory.
+# Session tickets per handshake. A client resumes with one, and each further one costs time in the handshake and memory
+# of the client.
 _TICKETS: Final = 1
 
 Value = Callable[[str], Any]
@@ -50,7 +51,10 @@ Value = Callable[[str], Any]
 
 
 def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Value:
-    """Return a function for the settings of a listener: changed at run time, else its own, else the plain ones."""
+    """Return a function that gets a listener's value of a setting by its name.
+
+    A value changed at run time has precedence over the listener's own value in the file, and that over the general one.
+    """
 
     def value(name: str) -> Any:
         changed = dynamic.text(name, listener)
@@ -66,7 +70,7 @@ def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Valu
 
 
 Sources = tuple[object, ...]
-"""The settings and file stamps that determine a context. Equal sources give an equal context."""
+"""The settings and file stamps that determine a context. With equal sources the context would be equal."""
 
 
 def sources_of(value: Value) -> Sources:
@@ -84,7 +88,7 @@ def _stamp(location: str | None) -> tuple[int, ...]:
         found = os.stat(location or "")
     except (OSError, ValueError):  # A name with a zero byte raises ValueError.
         return ()
-    # The inode counts, too, because a file that was replaced by a rename can have the same size and time.
+    # Compare the inode, too, because a file that was replaced by a rename can have the same size and time.
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -115,7 +119,7 @@ def make_context(listener: str, value: Value, *, ticket_secret: bytes) -> TlsCon
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = _TICKETS
     versions = sorted(_VERSIONS[name] for name in value("ssl.enabled.protocols"))
-    # OpenSSL takes a range, and there is no version between the two that Kafka knows.
+    # OpenSSL wants a range of versions. That loses nothing, because Kafka's two versions are neighbours.
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     _use_suites(context, value("ssl.cipher.suites"), prefix)
     key_store = _key_store(prefix, value)
@@ -126,15 +130,15 @@ def make_context(listener: str, value: Value, *, ticket_secret: bytes) -> TlsCon
     except ValueError as error:
         raise ConfigError(f"{prefix}ssl.principal.mapping.rules: {error}") from error
     if value(_CLIENT_AUTH) == "none":
-        # The listener is part of the key, because a session of one listener must not be resumed on another one with
-        # other rules.
+        # The name of the listener is part of the ticket keys, because another listener with other rules must not resume
+        # this one's sessions.
         material = b"\0".join([b"tls tickets", ticket_secret, listener.encode()])
         keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
         openssl_calls.set_ticket_keys(context, keys)
     else:
-        # Disable resumption. OpenSSL does not verify the client's certificate again when a session is resumed: neither
-        # its expiry, nor that of its authorities, nor whether they are still trusted. And each resumption creates a new
-        # session, so a client could go on for ever.
+        # Disable resumption. OpenSSL does not verify the client's certificate again when a session is resumed: not its
+        # expiry, nor the expiry and the trust of its authorities. Each resumption creates a new session, so a client
+        # could resume for ever.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         openssl_calls.keep_no_sessions(context)
@@ -145,7 +149,7 @@ def make_context(listener: str, value: Value, *, ticket_secret: bytes) -> TlsCon
 
 def problem_with_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
     """Return an error if the certificate's names changed and the settings do not allow that, else None (KIP-978)."""
-    # KIP-978: reject another subject, because clients that verify the server's name would reject the new certificate.
+    # KIP-978: reject a certificate with another subject, because clients that verify the server's name would reject it.
     if old.server.subject != new.server.subject and not value("ssl.allow.dn.changes"):
         return (
             f"listener {listener}: the subject of its certificate would change from {old.server.subject} to "
@@ -188,10 +192,10 @@ def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
         raise ConfigError(f"{store.setting}: {error}") from error
     if not found:
         raise ConfigError(f"{store.setting} has no certificate")
-    # Say so here, because OpenSSL would only report a missing start line.
+    # Report a missing private key here, because OpenSSL would only report a missing start line.
     if b"PRIVATE KEY-----" not in store.pem:
         raise ConfigError(f"{store.setting} has no private key")
-    # Pass an empty password if there is none, because OpenSSL would otherwise ask for one at the terminal.
+    # Without a password pass an empty one, because OpenSSL would otherwise ask for one at the terminal.
     password = "" if store.password is None else store.password.reveal()
     try:
         with as_path(store.pem) as path:
@@ -207,8 +211,8 @@ def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
 def _ends_of(issuers: list[bytes]) -> Iterator[datetime.datetime]:
     """Yield the ends of the issuers' certificates, as far as they can be parsed."""
     for der in issuers:
-        # OpenSSL has accepted them all, so one that this parser does not understand must not keep the broker from
-        # starting.
+        # OpenSSL has accepted all these certificates. One that this DER parser does not understand must not stop the
+        # broker's start.
         with contextlib.suppress(MalformedCertificate):
             yield facts_of(der).ends
 
@@ -247,7 +251,8 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
             context.load_verify_locations(cadata=der)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"ssl.truststore: a certificate cannot be read ({error})") from error
-    # Without an authority every handshake with a client certificate would fail, and its error would not name the store.
+    # Reject a trust store without certificates: every handshake with a client certificate would fail, and its error
+    # would not name the store.
     if not context.cert_store_stats()["x509"]:
         raise ConfigError(f"ssl.truststore.location={location} has no certificate")
     # Trust intermediate authorities of the trust store without their root, as Java does.
@@ -268,7 +273,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
     """Allow only these suites. Disable a TLS version without a suite."""
     if not suites:
         return
-    # Separate the suites of TLS 1.3, because OpenSSL sets them by another call. Their names have no _WITH_.
+    # Separate the suites of TLS 1.3, whose names have no _WITH_, because OpenSSL sets them by another call.
     newer = [name for name in suites if name.startswith("TLS_") and "_WITH_" not in name]
     older = [openssl_name(name) for name in suites if name not in newer]
     setting = f"{prefix}ssl.cipher.suites"
@@ -287,14 +292,15 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     elif not openssl_calls.set_tls13_suites(context, ":".join(newer)):
         raise ConfigError(f"{setting}: OpenSSL cannot use {', '.join(newer)}")
-    # The suites have excluded every enabled version, so no handshake could succeed.
+    # The configured suites exclude every enabled version, so no handshake could succeed.
     if context.minimum_version > context.maximum_version:
         raise ConfigError(f"{setting}: none of these suites belongs to a version in ssl.enabled.protocols")
 
 
 def openssl_name(suite: str) -> str:
     """Convert TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 to ECDHE-RSA-AES128-GCM-SHA256. Return other names unchanged."""
-    # Kafka's ssl.cipher.suites has Java's names, those of the IANA registry. OpenSSL's setter knows only its own.
+    # Kafka's ssl.cipher.suites has Java's names, which are those of the IANA registry. OpenSSL's setter knows only
+    # OpenSSL's names.
     match = _STANDARD_NAME.fullmatch(suite)
     if match is None:
         return suite
@@ -302,5 +308,5 @@ def openssl_name(suite: str) -> str:
     cipher = re.sub(r"AES_(\d+)_", r"AES\1_", cipher).replace("_CBC_", "_").replace("_", "-")
     if cipher.startswith("CHACHA20"):
         cipher = "CHACHA20-POLY1305"
-    # OpenSSL leaves out the exchange if the key itself is sent under RSA.
+    # For RSA key exchange OpenSSL's names have no exchange part.
     return cipher if exchange == "RSA" else f"{exchange}-{cipher}"

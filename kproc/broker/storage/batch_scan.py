@@ -56,7 +56,7 @@ def read_header(fs: Fs, descriptor: int, position: int, end: int) -> Header:
     """Read the header of the batch at a position. Raises BadBatch unless a whole batch lies between there and `end`."""
     content = fs.read(descriptor, HEADER_BYTES, position=position)
     if len(content) < HEADER_BYTES:
-        raise BadBatch(position, f"{len(content)} bytes are less than a header")
+        raise BadBatch(position, f"only {len(content)} bytes follow, less than a batch header")
     header = _unpack(content)
     _check_shape(position, header, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES, end)
     return header
@@ -83,7 +83,7 @@ def walk_headers(
             chunk = fs.read(descriptor, min(wanted, end - position), position=position)
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
-                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+                raise BadBatch(position, f"only {len(chunk)} bytes follow, less than a batch header")
         header = _unpack(chunk, inside)
         # BATCH_LENGTH counts from behind itself, so the offset and the length before it are added. Below, the bitwise
         # or of two numbers is negative if one of them is. This is one comparison instead of two.
@@ -114,7 +114,7 @@ def walk_checked(
             chunk = memoryview(fs.read(descriptor, min(wanted, end - position), position=position))
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
-                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+                raise BadBatch(position, f"only {len(chunk)} bytes follow, less than a batch header")
         header = _unpack(chunk, inside)
         total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         if (
@@ -144,13 +144,16 @@ def _check_shape(position: int, header: Header, total: int, end: int) -> None:
     record count is not compared with the offsets, because compaction removes records.
     """
     if header[MAGIC_BYTE] != MAGIC:
-        raise BadBatch(position, f"magic is {header[MAGIC_BYTE]}")
+        raise BadBatch(position, f"the magic byte is {header[MAGIC_BYTE]}, not {MAGIC}")
     if total < HEADER_BYTES:
-        raise BadBatch(position, f"length {header[BATCH_LENGTH]} is less than a header")
+        raise BadBatch(position, f"the batch length {header[BATCH_LENGTH]} is less than a header")
     if position + total > end:
-        raise BadBatch(position, f"{total} bytes are said, {end - position} remain")
+        raise BadBatch(position, f"the header says {total} bytes, but only {end - position} follow")
     if header[BASE_OFFSET] < 0 or header[LAST_OFFSET_DELTA] < 0:
-        raise BadBatch(position, f"offset {header[BASE_OFFSET]} with delta {header[LAST_OFFSET_DELTA]}")
+        raise BadBatch(
+            position,
+            f"base offset {header[BASE_OFFSET]} or last offset delta {header[LAST_OFFSET_DELTA]} is negative",
+        )
 
 
 def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | None:

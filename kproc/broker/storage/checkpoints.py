@@ -97,7 +97,7 @@ def decode_lines(content: bytes, path: Path) -> list[str]:
         # The count detects a file that was cut between two lines: a cut file parses otherwise.
         version, count, *lines = content.decode().splitlines()
         if version != _CHECKPOINT_VERSION or parse_number(count) != len(lines):
-            raise Corrupt(f"{path}: version {version!r}, {count!r} entries said, {len(lines)} found")
+            raise Corrupt(f"{path}: version {version!r} with {count!r} entries, but {len(lines)} follow")
     except ValueError as error:
         raise Corrupt(f"{path}: not a checkpoint: {error}") from error
     return lines
@@ -154,7 +154,7 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
             raise Corrupt(f"{path}: {line!r} is out of range")
         # Both columns rise in a file that was written whole, so anything else is damage.
         if epochs and (epoch <= epochs[-1][0] or offset < epochs[-1][1]):
-            raise Corrupt(f"{path}: {line!r} does not grow")
+            raise Corrupt(f"{path}: the lines are not in rising order at {line!r}")
         epochs.append((epoch, offset))
     return epochs
 

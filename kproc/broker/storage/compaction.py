@@ -333,7 +333,7 @@ class CompactionPass:
         try:
             # The owner may have swapped or deleted the segment since it described it.
             if fs.facts(descriptor).st_ino != segment.inode:
-                raise SegmentChanged(f"{path} was replaced")
+                raise SegmentChanged(f"{path} was replaced while it was compacted")
             position, wanted = 0, self._chunk_bytes
             while position < segment.size:
                 chunk = fs.read(descriptor, min(wanted, segment.size - position), position=position)

@@ -176,7 +176,7 @@ class OsFs:
             written = os.pwritev(descriptor, rest, position)
             # Without this check the loop would never end, because a call that writes nothing reports no error.
             if written == 0:
-                raise OSError(errno.ENOSPC, "a write took no byte")
+                raise OSError(errno.ENOSPC, "pwritev wrote 0 bytes")
             position += written
 
     def reserve(self, descriptor: int, position: int, length: int) -> bool:

@@ -199,7 +199,7 @@ class Log:
         state.offline_reason = "the partition is deleted"
         state.segments.close()
         if _is_of_another_topic(state.fs, state.directory, state.topic_id):
-            logger.error("not deleting %s: it belongs to another topic", state.directory)
+            logger.error("not deleting directory %s: it belongs to a topic with another id", state.directory)
             return None
         target = rename_for_deletion(state.fs, state.directory)
         if target is not None:

@@ -92,7 +92,9 @@ class LogEndFinder:
             # No crash leaves overlapping segments, because every removal of a segment is synced before new records take
             # its offsets. So a file was copied into the directory.
             if segment.base_offset < end_offset:
-                raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
+                raise Corrupt(
+                    f"{segment.path(LOG_SUFFIX)} begins below offset {end_offset}, where the segment before it ends"
+                )
             end_offset = self._find_segment_end(number, believed_end, last)
             ends.append(end_offset)
         return self._drop_empty_end(ends, believed_end)
@@ -152,12 +154,14 @@ class LogEndFinder:
                 # shorter.
                 if trusted.position > segment.size:
                     size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
-                    raise Corrupt(f"{size}, {trusted.position} had been published")
+                    raise Corrupt(f"{size}, but its last owner had published {trusted.position}")
                 return
         if self._segments[0].base_offset == trusted.end_offset:
             # Retention deleted the published segment, and the owner died before it published the new one.
             return
-        raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
+        raise Corrupt(
+            f"{self._directory} has lost segment {trusted.segment_base}, which its last owner had published"
+        )
 
     def _check_gap(self, number: int, end_offset: int) -> None:
         """Raise BadBatch if a segment ends before the next one begins, unless compaction may have left the gap.
@@ -296,11 +300,11 @@ class LogEndFinder:
         # A sync had confirmed these bytes, or an owner whose host is alive had published them. No crash tears such
         # bytes.
         if rebuild.next_offset < believed_end:
-            raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
+            raise Corrupt(f"{where}; a whole batch had been synced, or published by its owner") from problem
         # The recovery point comes from a checkpoint, which is a minute old by default. The mark in the file's attribute
         # is newer, so it shows damage that the checkpoint cannot.
         if problem.position < (synced := segment.read_synced_mark()):
-            raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
+            raise Corrupt(f"{where}; {synced} bytes of the file had been synced") from problem
         # The round that set the directory's mark had synced this whole segment, and the name of a later one.
         if segment.base_offset < self._whole_below:
             raise Corrupt(f"{where}; the whole segment had been synced") from problem

@@ -92,7 +92,9 @@ def check_start(
             and not holds_synced_records(fs, directory)
         ):
             # A power loss before the first sync of the log: the names of its first segments were never durable.
-            logger.warning("%s: no sync had confirmed the records in between, or files are missing", found)
+            logger.warning(
+                "%s: the records in between were not synced before a crash, or files are missing", found
+            )
             return
         raise Corrupt(f"{found}: {_WAY_OUT}")
     if has_deleted and not records.is_clean:

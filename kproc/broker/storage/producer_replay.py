@@ -92,7 +92,7 @@ class ProducerReplay:
             try:
                 # A torn tail was truncated below the snapshot, so it counts batches that do not exist any more.
                 if offset > end_offset:
-                    raise Corrupt(f"it is of offset {offset}, the log ends at {end_offset}")
+                    raise Corrupt(f"the snapshot is of offset {offset}, but the log ends at {end_offset}")
                 # The snapshot already contains the effect of markers that the scan found. A replay from there would not
                 # see them, and their rows would be missing in the transaction index.
                 if offset > usable:

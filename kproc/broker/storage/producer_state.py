@@ -165,7 +165,7 @@ class ProducerTable:
         if entry.open_txn_offset >= 0 and not transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} has a transaction open and sent outside of it",
+                f"producer {producer_id} sent a non-transactional batch while its transaction is open",
             )
         return None
 
@@ -201,7 +201,8 @@ class ProducerTable:
             verification = self.verifying.get(producer_id)
             if must_be_confirmed and (verification is None or not verification.is_confirmed):
                 raise KafkaError(
-                    ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction open here"
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"producer {producer_id} has no open transaction in this partition",
                 )
             if verification is not None:
                 _check_first(entry, verification, first_sequence)
@@ -404,7 +405,7 @@ def _check_first(entry: ProducerEntry | None, verification: Verification, sequen
         expected = 0 if verification.owns_epoch and is_unknown else verification.lowest_sequence
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"a transaction begins with sequence {sequence}, not {expected}",
+            f"the first batch of a transaction has sequence {sequence}, not {expected}",
         )
 
 

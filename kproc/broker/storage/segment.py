@@ -192,7 +192,7 @@ class LogSegment:
         # has written to the segment since.
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
-            raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not what its owner handed over")
+            raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not the file that its former owner handed over")
         (
             segment.max_timestamp, segment.max_timestamp_offset, segment.first_timestamp,
             segment.created_ms, segment.bytes_since_index,

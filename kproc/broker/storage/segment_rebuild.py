@@ -51,11 +51,12 @@ class SegmentRebuild:
                 # A power loss can lose the page with the first bytes of a batch. The CRC does not cover the offset, so
                 # it can match although the offset is wrong.
                 if base < self.next_offset:
-                    raise BadBatch(position, f"offset {base} follows {self.next_offset - 1}")
+                    raise BadBatch(position, f"base offset {base} is below the expected {self.next_offset}")
                 # Offsets in indexes have 32 bits, so the log would have rolled before this batch.
                 if last - segment.base_offset > INT32_MAX:
                     raise BadBatch(
-                        position, f"offset {last} in a segment that begins at {segment.base_offset}"
+                        position,
+                        f"offset {last} is too high for a segment that begins at {segment.base_offset}",
                     )
                 if position == 0:
                     segment.first_timestamp = header[MAX_TIMESTAMP]

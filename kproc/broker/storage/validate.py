@@ -73,7 +73,9 @@ def examine(
         # Only coordinators write control batches. A client that could would end transactions of others (KIP-98).
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type LogAppendTime"
+            )
         if config.looks_inside:
             view, header = validate_inside(view, header, config, now_ms=now_ms, inspection=inspection)
             # Check the size again, because another codec may have made the batch larger.

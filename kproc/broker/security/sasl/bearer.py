@@ -23,7 +23,7 @@ INSUFFICIENT: Final = "insufficient_scope"
 
 
 class BadToken(Exception):
-    """A token that proves nothing. `why` is for the log and holds nothing of the token."""
+    """A token that authenticates nobody. `why` is for the log and contains no part of the token."""
 
     def __init__(self, why: str, status: str = INVALID, scope: str | None = None) -> None:
         super().__init__(why)
@@ -76,7 +76,7 @@ class TokenExchange:
         if self._refused is not None:
             if token == _ACKNOWLEDGED:
                 raise ExchangeFailed(self._refused.why, told=self._refused.answer())
-            raise ExchangeFailed(f"{self._refused.why}; and the refusal was not acknowledged")
+            raise ExchangeFailed(f"{self._refused.why}; and the client did not acknowledge the rejection")
         match = _INITIAL.fullmatch(token.decode("utf-8", "replace"))
         if match is None:
             raise ExchangeFailed("a malformed OAUTHBEARER message")
@@ -88,11 +88,12 @@ class TokenExchange:
         try:
             claims = self._validate(bearer.strip())
         except BadToken as error:
-            # Keep the error and end no exchange yet: RFC 7628 sends the reason as a challenge, which the client
+            # Store the error and do not fail yet: RFC 7628 sends the reason as a challenge, which the client
             # acknowledges.
             self._refused = error
             return error.answer().encode()
-        # The client may name the identity that it wants to act as (RFC 7628). Kafka accepts only the token's own.
+        # The client may name the identity that it wants to act as (RFC 7628). As in Kafka, only the name in the token
+        # is accepted.
         if match["authorization"] and match["authorization"] != claims.name:
             told = (
                 f"Authentication failed: Client requested an authorization id ({match['authorization']}) that is "

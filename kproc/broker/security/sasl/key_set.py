@@ -1,7 +1,9 @@
 """KeySet: the keys that OAUTHBEARER tokens are signed with, loaded from a file or a URL by a thread.
 
-They are loaded when the first token comes, again when they are old, and when a token names a key that is not among
-them: a new key is used as soon as it is published. A login that needs a key meanwhile is parked (KeysAwaited).
+The keys are loaded when the first token comes, when they are older than the refresh interval, and when a token names a
+key that is not among
+them. So a new key is used as soon as the issuer publishes it. A login that needs a key during a load is parked
+(KeysAwaited).
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Limits of a fetch: the time of one connect or read, the time of all together, and the size. The second is needed
-# because a server that sends single bytes never exceeds the first.
+# Limits of a fetch: seconds of one connect or read, seconds of the whole fetch, and bytes. A server that sends single
+# bytes exceeds only the second limit.
 _TIMEOUT_S: Final = 10.0
 _TOTAL_S: Final = 30.0
 _BYTES_MAX: Final = 1 << 20
-# Pause between loads that only an unknown key id has caused, so that clients that invent key ids cannot make the
-# broker load without end.
+# Pause (ms) between loads that an unknown key id causes, so that clients with invented key ids cannot make the broker
+# load without end.
 _PAUSE_MS: Final = 10_000
-# Pause after a failed load. It is short, because logins wait until the first load has succeeded.
+# Pause (ms) after a failed load. It is short, because logins wait until the first load has succeeded.
 _RETRY_MS: Final = 1_000
 
 
@@ -47,7 +49,8 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
-        # Not by urllib, whose open of a FIFO would block this thread for ever. No keys would be loaded any more.
+        # Do not use urllib for files: its open of a FIFO would block this thread for ever, so that no keys would be
+        # loaded any more.
         return read_regular(unquote(parts.path), _BYTES_MAX)
     connections = _Connections()
     # The timeout of a socket counts from its last byte, so it does not limit the whole transfer.
@@ -67,16 +70,16 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
         connections.close()
     if connections.is_late:  # The data is incomplete.
         raise TimeoutError(f"no complete answer in {seconds_max:g} s")
-    # One byte more than allowed was read, because otherwise a larger document would look like a whole one.
+    # The read asked for one byte more than the limit, because otherwise a larger document would look complete.
     if len(data) > _BYTES_MAX:
-        raise ValueError(f"it is larger than {_BYTES_MAX} bytes")
+        raise ValueError(f"the key set is larger than {_BYTES_MAX} bytes")
     return data
 
 
 def _request(url: str) -> urllib.request.Request:
-    """Create a request for a URL. Its user and password become a header that is not sent after a redirect.
+    """Create a request for a URL. The URL's user and password become a header that is not sent after a redirect.
 
-    http.client would parse them as a port and repeat the password in its error.
+    http.client would parse user and password as a port and repeat the password in its error.
     """
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
@@ -185,7 +188,7 @@ class KeySet:
         self._next_unasked_ms = 0
 
     def find(self, key_id: str | None) -> Key | None:
-        """Return the key with that id, or the only key if the id is None. Return None if there is none.
+        """Return the key with that id, or the only key if the id is None. Return None for an unknown key.
 
         An unknown id starts a load, at most every _PAUSE_MS, because the issuer may have published a new key. Raises
         KeysAwaited while a load may still bring the key.
@@ -196,12 +199,12 @@ class KeySet:
         if self._keys is None:
             raise KeysAwaited
         found = self._find(key_id)
-        # The issuer may have published a new key since the last load. The pause keeps invented key ids from loading
-        # without end.
+        # The issuer may have published a new key since the last load. The pause limits the loads that invented key ids
+        # cause.
         if found is None and not self._is_loading and now_ms >= self._next_unasked_ms:
             self._next_unasked_ms = now_ms + _PAUSE_MS
             self._start_load(now_ms, self._refresh_ms)
-            # `run` can have loaded the keys already: it does in tests, so look again before the login is parked.
+            # In tests `run` loads the keys at once, so look again before the login is parked.
             found = self._find(key_id)
         if found is None and self._is_loading:
             raise KeysAwaited
@@ -232,8 +235,8 @@ class KeySet:
             self._keys = keys
             logger.info("%d keys of OAUTHBEARER tokens loaded from %s", len(keys), self._shown())
         finally:
-            # Set this last. Until then a login whose key is missing waits instead of failing, because the new keys may
-            # have it.
+            # Clear this flag last. Until then a login whose key is missing is parked instead of failing, because the
+            # load may bring the key.
             self._is_loading = False
 
     def _shown(self) -> str:
@@ -243,14 +246,14 @@ class KeySet:
 
 
 def _keys_in(data: bytes) -> list[Key]:
-    """Return the keys of a JSON Web Key Set, without those of unknown kinds. Raises ValueError."""
+    """Return the keys of a JSON Web Key Set, without keys of unknown types. Raises ValueError."""
     # Imported here, because only listeners with signed tokens need the library, and its import takes time.
     from joserfc.errors import JoseError
     from joserfc.jwk import KeySet as Imported
 
     document: Any = json.loads(data)
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-        raise ValueError("it is not a JSON Web Key Set")
+        raise ValueError("the document is not a JSON Web Key Set")
     try:
         return list(Imported.import_key_set({"keys": document["keys"]}).keys)
     except JoseError as error:

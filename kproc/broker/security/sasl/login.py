@@ -2,9 +2,10 @@
 
     ApiVersions (at most once) -> SaslHandshake -> tokens -> complete
 
-Version 0 of SaslHandshake is followed by bare tokens, each with its length in front; version 1 by SaslAuthenticate
-requests (KIP-152). Anything else ends the connection. A session with an end is prolonged by the same steps without
-ApiVersions, with the same mechanism and the same principal (KIP-368). As in Kafka's SaslServerAuthenticator.
+After SaslHandshake version 0 the client sends bare tokens, each with its length in front; after version 1
+SaslAuthenticate requests (KIP-152). Anything else ends the connection. A client prolongs a session that expires by the
+same steps without ApiVersions, with the same mechanism and the same principal (KIP-368). As in Kafka's
+SaslServerAuthenticator.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SaslListener(NamedTuple):
 class Refused(Exception):
     """The login has failed. `why` is for the log, and `code` and `told` for the client.
 
-    `code` NONE: the client is not answered, only disconnected.
+    With `code` NONE the client gets no response; its connection is closed.
     """
 
     def __init__(self, why: str, code: ErrorCode = ErrorCode.NONE, told: str | None = None) -> None:
@@ -56,14 +57,14 @@ class Refused(Exception):
 
 
 class CompletedLogin(NamedTuple):
-    """A complete login: the client's principal, and how long it is valid."""
+    """A complete login: the client's principal, and the time in ms for which the login is valid."""
 
     principal: Principal
     lifetime_ms: int | None  # None: for ever.
 
 
 class Login:
-    """The login of one connection. `before` is the session that it prolongs."""
+    """The login of one connection. `before` is the session that it prolongs, or None for the first login."""
 
     __slots__ = ("_before", "_exchange", "_has_requests", "_listener", "mechanism", "stage")
 
@@ -92,26 +93,29 @@ class Login:
             raise self._out_of_turn("ApiVersions")
 
     def on_versions_sent(self) -> None:
-        """Note that the client got the ApiVersions response. It must not send the request again."""
+        """Store that ApiVersions was answered. The client must not send that request again before it has logged in."""
         self.stage = Stage.ASKED_VERSIONS
 
     def handshake(self, version: int, mechanism: str) -> Sequence[str]:
         """Handle SaslHandshake. Return the mechanisms for the response. Raises Refused."""
-        # A second handshake would let a client try mechanisms one after the other on one connection.
+        # Reject a second SaslHandshake, which would let a client try one mechanism after the other on one connection.
         if self.stage not in (Stage.BEGUN, Stage.ASKED_VERSIONS):
             raise self._out_of_turn("SaslHandshake")
-        # KIP-368: bare tokens have no request header, so on a running connection they could not be told from requests.
+        # KIP-368: bare tokens have no request header, so the broker could not distinguish them from the requests of a
+        # connection in use.
         if self.is_again and version < 1:
-            raise self._refused("a client that sends bare tokens cannot prolong its session")
+            raise self._refused("a client that uses SaslHandshake version 0 cannot re-authenticate")
         self.mechanism = mechanism
         offered = self._listener.mechanisms.get(mechanism)
         if offered is None:
-            raise self._refused("a mechanism that is not offered", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+            raise self._refused(
+                "a SASL mechanism that the listener does not offer", ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            )
         # KIP-152: after SaslHandshake v1 tokens come as SaslAuthenticate requests, after v0 as bare bytes.
         self._has_requests = version > 0
         self.stage = Stage.TOKENS
-        # As in Kafka, a session is prolonged by the mechanism that began it. Otherwise the first token is answered with
-        # an error.
+        # As in Kafka, a session can be prolonged only by the mechanism of its first login. With another one no exchange
+        # starts, and the first token is answered with an error.
         if self._before is None or self._before.mechanism == mechanism:
             self._exchange = offered.start()
         return self._listener.enabled
@@ -136,15 +140,16 @@ class Login:
             raise self._refused(
                 error.why, ErrorCode.SASL_AUTHENTICATION_FAILED, error.told or self._general()
             ) from error
-        # The login can be incomplete here, because SCRAM needs two tokens, and a bad OAUTHBEARER token needs an
-        # acknowledgement.
+        # The outcome is missing until the exchange is complete: SCRAM needs two tokens, and a bad OAUTHBEARER token
+        # needs an acknowledgement.
         outcome = self._exchange.outcome
         if outcome is None:
             return answer, None
         principal = Principal(USER, outcome.name, outcome.is_token)
         if problem := principal.problem():
             raise self._refused(problem, ErrorCode.SASL_AUTHENTICATION_FAILED, self._general())
-        # KIP-368: another user on a running connection would inherit what its requests in flight have begun.
+        # KIP-368: a re-authentication must not change the user, who would inherit what earlier requests of the
+        # connection have started.
         self._check_unchanged(principal)
         self.stage = Stage.COMPLETE
         return answer, CompletedLogin(principal, self._lifetime_ms(outcome.expires_ms, now_ms))
@@ -172,8 +177,8 @@ class Login:
         limits = [expires_ms - now_ms] if expires_ms is not None else []
         if longest := self._listener.lifetimes_ms.get(self.mechanism, 0):
             limits.append(longest)
-        # KIP-368: the session ends with the credential or with connections.max.reauth.ms, whichever is earlier.
-        # KAFKA-13848 took a negative rest for no limit.
+        # KIP-368: the session ends with the credential or with connections.max.reauth.ms, whichever is earlier. Never
+        # return a negative number: Kafka took it for no limit (KAFKA-13848).
         return max(0, min(limits)) if limits else None
 
     def _out_of_turn(self, request: str) -> Refused:

@@ -68,7 +68,7 @@ class PlainExchange:
 
     def evaluate(self, token: bytes) -> bytes:
         """Evaluate the token. The response is empty."""
-        # RFC 4616: authorization id, user and password, separated by NUL. None of them may contain it.
+        # RFC 4616: authorization id, user and password, separated by NUL. None of the three may contain NUL.
         parts = token.split(b"\0")
         if len(parts) != 3:
             raise ExchangeFailed(f"a PLAIN token of {len(parts)} parts instead of 3")
@@ -83,8 +83,7 @@ class PlainExchange:
         # One message for an unknown user and a wrong password, because the difference would reveal which users exist.
         if not self._passwords.is_right(user, parts[2]):
             raise _shown_failure("Authentication failed: Invalid username or password")
-        # RFC 4616 lets a user act as another one. Kafka rejects that, because its rights belong to the authenticated
-        # user.
+        # RFC 4616 lets a user act as another one. As in Kafka, reject that, because ACLs name the authenticated user.
         if authorization_id and authorization_id != user:
             raise _shown_failure(_OTHER_NAME)
         self.outcome = AuthenticatedUser(user)

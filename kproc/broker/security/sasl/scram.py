@@ -1,8 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the server's side, and how credentials are made.
 
-A user is stored as salt, iterations and two keys, from which nobody can log in. The client does the expensive part
-(PBKDF2), the server a few hashes. A user that does not exist is answered as if it did, with a salt that is always the
-same for that name; its proof is then wrong. Messages are accepted as Kafka accepts them (ScramMessages).
+A credential is stored as salt, iterations and two keys. Nobody can log in with these. The client does the expensive
+part (PBKDF2), the server a few hashes. A user that does not exist is answered as if it existed, with a salt that is
+always the same for that name, and the client's proof is then wrong. Messages are accepted as Kafka accepts them
+(ScramMessages).
 
 Differs from Kafka: a user that does not exist is refused after the second token, not the first.
 """
@@ -24,8 +25,8 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 _NONCE_BYTES: Final = 24
-# Limit, because a connection keeps its first message, and an answer with the nonce in it, until the login is over.
-# Existing clients send some 100 bytes and the user's name.
+# Limit of one message, because a connection stores the client's first message and the response to it until the login is
+# over. Existing clients send some 100 bytes and the user's name.
 _MESSAGE_BYTES_MAX: Final = 4096
 _KAFKAS_SALT_BITS: Final = 130
 _KAFKAS_SALT: Final = re.compile(rb"[0-9a-z]{22,26}")
@@ -64,7 +65,7 @@ KINDS_BY_NUMBER: Final[Mapping[int, ScramKind]] = {kind.number: kind for kind in
 
 
 class ScramCredential(NamedTuple):
-    """The stored keys of a user for one mechanism. They do not allow a login, but they allow to pose as the server."""
+    """The stored keys of a user for one mechanism. They allow no login, but whoever has them can pose as the server."""
 
     salt: bytes
     stored_key: bytes
@@ -125,7 +126,7 @@ def made_up(
         number = int.from_bytes(hashlib.shake_256(seed).digest(17)) & (1 << _KAFKAS_SALT_BITS) - 1
         salt = _base_36(number).encode()
     else:
-        # A salt of the usual length, because another length would tell that the user does not exist.
+        # Use the salt length of existing users, because another length would reveal that this user does not exist.
         salt = hashlib.shake_256(seed).digest(shape.salt_bytes or kind.key_bytes)
     return ScramCredential(salt, seed, seed, shape.iterations)
 
@@ -182,7 +183,7 @@ class ScramMechanism:
     """SCRAM-SHA-256 or SCRAM-SHA-512, set up with the settings of one listener.
 
     `is_strict`: the client's last nonce must be the one that the server sent (CVE-2024-56128). librdkafka before 2.6.1
-    sends its own half twice, which is let pass otherwise.
+    repeats its own nonce before the server's. Without `is_strict` that is accepted.
     """
 
     def __init__(
@@ -231,20 +232,21 @@ class ScramExchange:
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
         extensions = dict(each.split("=", 1) for each in match["extensions"].split(",")[1:])
         is_token = extensions.get(_TOKEN_EXTENSION, "").lower() == "true"
-        # For an unknown user this returns an invented credential, so that the salt in the answer does not reveal who
-        # exists (RFC 5802, section 9).
+        # For an unknown user `find_user` returns an invented credential, so that the salt in the response does not
+        # reveal which users exist (RFC 5802, section 9).
         credential, outcome = self._mechanism.find_user(self._mechanism.kind, name, is_token)
         if match["authorization"] and match["authorization"] != match["name"]:
             told = (
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
             raise ExchangeFailed(told, told=told)
-        # The server's half makes the proof of each login different, so that a recorded one is useless.
+        # Append the server's own nonce. It makes the proof of each login different, so that a recorded proof is
+        # useless.
         nonce = match["nonce"] + self._mechanism.make_nonce()
         salt = base64.b64encode(credential.salt).decode()
         message = f"r={nonce},s={salt},i={credential.iterations}"
         # RFC 5802 reserves m= for extensions that a server must know, so that a message with it fails the login. As in
-        # Kafka, it fails at the end.
+        # Kafka, the login fails at its end, like one of an unknown user.
         outcome = None if match["mandatory"] else outcome
         return _ServerFirst(match["bare"], match["nonce"], nonce, message, credential, outcome)
 
@@ -252,8 +254,8 @@ class ScramExchange:
         match = _CLIENT_FINAL.fullmatch(_text(token))
         if match is None:
             raise ExchangeFailed("a malformed final SCRAM message")
-        # RFC 5802: c= repeats the client's first bytes. A server that did not check it would accept a downgrade by
-        # somebody in between.
+        # RFC 5802: c= repeats the client's first bytes. If the server did not check it, somebody between client and
+        # server could disable channel binding.
         if match["channel"] != _NO_CHANNEL_BINDING:
             raise ExchangeFailed("the client requests channel binding, which kproc does not offer")
         # RFC 5802: the client must repeat the whole nonce. Otherwise a recorded final message could be sent again.
@@ -267,9 +269,8 @@ class ScramExchange:
         signature = _hmac(kind, credential.stored_key, signed)
         proof = base64.b64decode(match["proof"])
         # Pad or cut a proof of the wrong length, so that it is hashed and compared like any other. Its length is
-        # checked after that.
-        # ClientKey = ClientProof XOR ClientSignature, and StoredKey = H(ClientKey). So the server verifies the proof
-        # without the password.
+        # checked later. ClientKey = ClientProof XOR ClientSignature, and StoredKey = H(ClientKey): the server verifies
+        # the proof without the password.
         client_key = bytes(a ^ b for a, b in zip(signature, proof.ljust(len(signature), b"\0"), strict=False))
         # compare_digest takes the same time for every input, so the time does not reveal how many bytes were right.
         is_proved = hmac.compare_digest(hashlib.new(kind.digest, client_key).digest(), credential.stored_key)
@@ -281,7 +282,7 @@ class ScramExchange:
 
 
 class _ServerFirst(NamedTuple):
-    """The first messages of both sides, which the proof of the final message covers."""
+    """The first messages of client and server, which are covered by the proof in the client's final message."""
 
     client_bare: str
     client_nonce: str

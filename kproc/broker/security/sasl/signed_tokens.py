@@ -1,4 +1,4 @@
-"""Signed tokens (JWT, RFC 7519) as Kafka's BrokerJwtValidator judges them: signature, times, issuer, audience, name."""
+"""Validation of signed tokens (JWT, RFC 7519) as in BrokerJwtValidator: signature, times, issuer, audience, name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from kproc.broker.security.sasl.bearer import BadToken, Claims
 from kproc.broker.security.sasl.key_set import KeySet
 
-# Algorithms with public keys only. With HMAC the secret would be the public key, so anybody could sign a token.
+# Only algorithms with public keys. With HMAC the published key would be the secret, so anybody could sign a token.
 _ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519", "Ed448",
 )  # fmt: skip
@@ -43,13 +43,13 @@ class SignedValidator:
             raise BadToken("a token whose algorithm is none, or not one of public keys")
         key = self._keys.find(key_id if isinstance(key_id, str) else None)
         if key is None:
-            raise BadToken("a token signed with a key that is not in the set")
+            raise BadToken("a token signed with a key that is not in the JSON Web Key Set")
         return self._judge(_claims(token, key, algorithm))
 
     def _judge(self, claims: Mapping[str, Any]) -> Claims:
         expected, now_s = self._expected, self._now_ms() / 1000
         expires_s, issued_s, begins_s = _time(claims, "exp"), _time(claims, "iat"), _time(claims, "nbf")
-        # Reject a token without an expiry, because it would be good for ever if it was stolen.
+        # Reject a token without an expiry: if it was stolen, it would be valid for ever.
         if expires_s is None or issued_s is None:
             raise BadToken("a token that does not say when it was issued and when it expires")
         # Both comparisons allow the configured skew, because the clocks of issuer and broker differ.
@@ -89,10 +89,10 @@ def _claims(token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
     from joserfc.errors import JoseError
 
     try:
-        # The library must accept only the algorithm that was checked above, not whatever the key would permit.
+        # Let the library accept only the algorithm that was checked, not every algorithm that the key permits.
         claims: Mapping[str, Any] = jwt.decode(token, key, algorithms=[algorithm]).claims
     except (JoseError, ValueError, TypeError, RecursionError) as error:
-        raise BadToken(f"a token whose signature does not fit ({type(error).__name__})") from error
+        raise BadToken(f"a token whose signature is wrong ({type(error).__name__})") from error
     return claims
 
 

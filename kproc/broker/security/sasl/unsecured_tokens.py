@@ -26,8 +26,8 @@ class UnsecuredValidator:
         parts = token.split(".")
         # RFC 7515: header, claims and an empty signature, each in base64 without padding.
         if len(parts) != 3 or parts[2]:
-            raise BadToken("a token of another form, or with a signature")
-        # A signed token must not pass here, because nobody would check its signature.
+            raise BadToken("a token that has a signature, or not the form header.claims.")
+        # Reject a signed token, because this validator verifies no signature.
         if _section(parts[0]).get("alg") != "none":
             raise BadToken("a token whose algorithm is not none")
         claims = _section(parts[1])
@@ -39,15 +39,15 @@ class UnsecuredValidator:
     def _expiry(self, claims: Mapping[str, Any], scope: list[str]) -> int:
         times = {key: claims[key] for key in ("exp", "iat") if claims.get(key) is not None}
         if "exp" not in times or not all(_is_number(value) for value in times.values()):
-            raise BadToken("a token without its times, or with times that are not numbers")
+            raise BadToken("a token without exp, or whose exp or iat is not a number")
         now_ms, expires_ms = self._now_ms(), int(times["exp"] * 1000)
         # RFC 7519: a token is valid before `exp`, with a tolerance for clocks that differ.
         if now_ms - self._skew_ms >= expires_ms:
             raise BadToken("an expired token")
         if "iat" in times and (now_ms + self._skew_ms < times["iat"] * 1000 or times["exp"] <= times["iat"]):
-            raise BadToken("a token of the future, or one that expires before it is issued")
+            raise BadToken("a token whose iat is in the future, or not before its exp")
         if missing := [each for each in self._scope if each not in scope]:
-            raise BadToken("a token without the scope", INSUFFICIENT, " ".join(missing))
+            raise BadToken("a token without the required scope", INSUFFICIENT, " ".join(missing))
         return expires_ms
 
 

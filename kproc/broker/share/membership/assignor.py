@@ -1,4 +1,4 @@
-"""The assignor of share groups, `simple` (KIP-932): a pure function, divided into parts (coordinator/steps.py).
+"""The assignor of share groups, `simple` (KIP-932): a pure function that runs in bounded steps (coordinator/steps.py).
 
 Several members can have the same partition. If a group has more members than partitions, each partition gets the same
 number of members, so that every member gets work; otherwise each partition has one member. Members keep as many of
@@ -72,10 +72,11 @@ class _Balance:
     def __init__(self, member_ids: list[str], partitions: list[_TopicPartition]) -> None:
         self.owned: dict[str, set[_TopicPartition]] = {each: set() for each in member_ids}
         self._partitions = partitions
-        # The number of members of each partition, rounded up.
+        # The number of members that each partition shall have, rounded up.
         self._sharing = -(-len(member_ids) // len(partitions))
         total = self._sharing * len(partitions)
-        # Members have equally many partitions, or one more: the shares add up to `total`.
+        # The number of partitions that each member shall have. The numbers differ by 1 at most, and their sum is
+        # `total`.
         self._share = {
             member_id: -(-total * (index + 1) // len(member_ids)) - -(-total * index // len(member_ids))
             for index, member_id in enumerate(member_ids)
@@ -90,9 +91,9 @@ class _Balance:
         yield from self._fill()
 
     def _keep_present(self, members: Mapping[str, ShareAssignorMember]) -> Work:
-        """Give each member the partitions of its present target that this balance has."""
-        # Look only at the topics of this balance. A member's target can have partitions of a thousand others, and there
-        # is a balance for each topic if the members have different subscriptions.
+        """Let each member keep the partitions of its present target that are in this balance."""
+        # Read only the topics of this balance. A member's target can have partitions of a thousand topics, and each
+        # topic has its own balance if the subscriptions differ.
         valid: dict[bytes, set[int]] = {}
         for topic_id, number in self._partitions:
             valid.setdefault(topic_id, set()).add(number)
@@ -114,7 +115,7 @@ class _Balance:
         self._owners[partition].remove(member_id)
 
     def _release_overshared(self) -> Work:
-        """Release partitions from their last members, until none has too many. Members with a surplus lose first."""
+        """Release the surplus members of each partition. Members with too many partitions lose theirs first."""
         for partition, owners in self._owners.items():
             surplus = len(owners) - self._sharing
             if surplus > 0:
@@ -159,7 +160,8 @@ class _Balance:
     def _swap(self, partition: _TopicPartition, unfilled_id: str) -> None:
         """Give a partition to a member that passes another one to `unfilled_id`, which has `partition` already.
 
-        There is such a member: one without `partition` is filled, so it has at least as many as `unfilled_id`.
+        Such a member exists: a member without `partition` has no free share, so it has at least as many as
+        `unfilled_id`.
         """
         for member_id, owned in self.owned.items():
             spare = set() if partition in owned else owned - self.owned[unfilled_id]

@@ -8,8 +8,8 @@ applies them (state.py) before the next one begins:
 3. the target assignment is computed for the group's epoch (13, 12)
 4. the member gets its target at once, because members do not wait for each other (14)
 
-A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
-The response is sent when everything is synced. Only partitions whose state the share coordinator has are assigned;
+After a crash between two steps the next heartbeat runs the missing ones, so the records need not be one batch. The
+response is sent when all records are synced. Only partitions whose state the share coordinator has are assigned;
 share_groups.py has them initialized.
 """
 
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "share"
-# The interval of heartbeats while a member waits for an assignment. 1,000 such members send 2,000 heartbeats a second.
+# The interval of heartbeats (ms) while a member waits for an assignment. 1,000 such members send 2,000 heartbeats a
+# second.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
 
 
@@ -67,7 +68,7 @@ class ShareGroupEnvironment(msgspec.Struct, frozen=True):
     cluster: ConsumerCluster
     config: Config
     wall_ms: Callable[[], int]
-    # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
+    # Appends records of a group and applies them to its state. Raises KafkaError if the append failed.
     append: Callable[[ShareGroup, Sequence[ShareRecord]], None]
 
 
@@ -85,9 +86,10 @@ class ShareGroup:
         self._environment = environment
         self._deadlines: MemberDeadlines[ShareMember] = MemberDeadlines()
         self.computation = TargetComputation(self.group_id, self._deadlines)
-        # (version of the metadata, topics with states) for which the group's epoch was checked.
+        # Pair (version of the metadata, topics with states) at the last check whether the group's epoch must rise.
         self._checked: tuple[int, ShareTopics] | None = None
-        # Monotonic ms from which on the states of new partitions are initialized. Far away while that is under way.
+        # Monotonic time (ms) from which the states of new partitions may be initialized. Far in the future while a call
+        # for it is open.
         self.initialize_after_ms = 0
 
     @property
@@ -108,7 +110,8 @@ class ShareGroup:
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
         has_changed = self._update_member(request, None if known is None else known.subscription)
         member = self.state.members[request.member_id]
-        # The next steps can fail. A member without a session would stay forever if it does not return.
+        # Start the session before the next steps, which can fail. A member without a session would stay in the group
+        # for ever if its client never returned.
         self._renew_session(member, now_ms)
         self._update_epoch(has_changed)
         self._update_target(now_ms)
@@ -184,15 +187,15 @@ class ShareGroup:
         if not has_changed and self._checked == checked:
             return
         metadata_hash = topics.metadata_hash(state.subscribed_names())
-        # An epoch above the target's leads to a new target anyhow.
+        # If the epoch is above the target's already, a new target is computed anyway.
         is_outdated = state.epoch.epoch <= state.target_epoch.epoch and self._has_unassigned()
         if has_changed or is_outdated or metadata_hash != state.epoch.metadata_hash:
-            # As in Kafka 4.4, a group begins at epoch 1, which its first member raises.
+            # As in Kafka 4.4, a new group is at epoch 1, and its first member raises it to 2.
             self._set_epoch(max(self.state.epoch.epoch, 1) + 1, metadata_hash)
         self._checked = checked
 
     def raise_epoch(self, epoch: int) -> None:
-        """Raise the group's epoch to one by which stored states can be replaced."""
+        """Raise the group's epoch to `epoch`, with which the share coordinators let stored states be replaced."""
         metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
         self._set_epoch(epoch, metadata_hash)
 
@@ -200,7 +203,7 @@ class ShareGroup:
         self._append([(self._key(ShareRecordType.GROUP), ShareEpoch(epoch, metadata_hash))])
 
     def _has_unassigned(self) -> bool:
-        """Return True if the targets do not have exactly the partitions that may be assigned."""
+        """Return True if the members' targets together are not exactly the assignable partitions."""
         targets: dict[bytes, set[int]] = {}
         for target in self.state.targets.values():
             for topic_id, partitions in target.items():
@@ -228,7 +231,7 @@ class ShareGroup:
                 continue
             count = topics.partition_count(topic_id)
             known = initialized.get(topic_id)
-            # Most heartbeats come here with nothing to do, so compare the numbers first.
+            # Compare the numbers first, because at most heartbeats every partition has its state.
             if known is None or len(known.partitions) < count:
                 partitions = frozenset(range(count)) - (frozenset() if known is None else known.partitions)
                 found[topic_id] = NamedPartitions(name, partitions)
@@ -259,7 +262,7 @@ class ShareGroup:
             "share.assignment.interval.ms",
             environment.config.group_share_assignment_interval_ms,
         )
-        # A negative age means that the host's clock was set back. The interval then counts as over.
+        # A negative age means that the host's clock was set back. Compute the target at once then.
         if 0 <= age_ms < interval_ms:
             self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return
@@ -270,7 +273,8 @@ class ShareGroup:
         """Compute the target assignment of the group's present epoch, and append it at the end."""
         state, epoch, assignable = self.state, self.state.epoch.epoch, self._assignable()
         targets = yield from assign_simple(self._assignor_members(), assignable)
-        # New partitions do not raise the epoch while it is above the target's.
+        # Discard the result if partitions were initialized meanwhile. They do not raise the epoch while it is above the
+        # target's, so the computation would not start again otherwise.
         if assignable != self._assignable() or not is_applicable(targets, epoch, state):
             return
         records: list[ShareRecord] = [
@@ -279,7 +283,8 @@ class ShareGroup:
             if member_id in state.members
             and (target != state.target_of(member_id) or member_id not in state.targets)
         ]
-        # A target without partitions waits only for the share coordinator, so the next one need not wait.
+        # Such a target has no partitions, because the share coordinator has not initialized any. Store no time, so that
+        # the next target is computed at once.
         has_partitions = any(targets.values())
         target_epoch = ShareTargetEpoch(epoch, wall_ms if has_partitions else 0)
         records.append((self._key(ShareRecordType.TARGET), target_epoch))
@@ -302,7 +307,7 @@ class ShareGroup:
     # -- step 4: the partitions of the member ------------------------------------------------------------------
 
     def _reconcile(self, member: ShareMember) -> None:
-        """Give a member its target, or remove the partitions of topics to which it does not subscribe any more."""
+        """Move a member to its target, or remove the partitions of topics to which it does not subscribe any more."""
         state, target_epoch = member.state, self.state.target_epoch.epoch
         assert member.subscription is not None
         ids = map(self._environment.cluster.topics.id_of, member.subscription.topic_names)
@@ -326,7 +331,8 @@ class ShareGroup:
             self._deadlines.discard(member.member_id)
         self._update_epoch(has_changed=True)
         if not self.state.members:
-            # Without a time the interval between assignments is over, so the next member gets its partitions at once.
+            # Store the target's epoch without a time, so that the interval between assignments does not delay the next
+            # member's partitions.
             target_epoch = ShareTargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(ShareRecordType.TARGET), target_epoch)])
 
@@ -349,7 +355,7 @@ class ShareGroup:
         return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
-        """Remove members whose session is over, and compute the assignment that was put off."""
+        """Remove members whose session is over, and compute the assignment that the interval has delayed."""
         expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms)
         try:
             if expired:
@@ -408,7 +414,10 @@ class ShareGroup:
         return topic in self.state.subscribed_names()
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """Return the wall time in ms from which an offset's retention counts. A share group can have old offsets."""
+        """Return the wall time (ms since 1970) from which an offset's retention counts.
+
+        A share group can have committed offsets from before it was a share group.
+        """
         del topic
         return commit_timestamp_ms
 
@@ -421,11 +430,11 @@ class ShareGroup:
         return [SHARE_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
 
     def resign(self) -> Work:
-        """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
+        """Return no steps: another Handler coordinates the group now, but no request waits in a share group."""
         yield from ()
 
     def kill(self) -> None:
-        """Do nothing, because no request waits in the group. It was deleted."""
+        """Do nothing: the group was deleted, but no request waits in a share group."""
 
     def describe_share(self) -> DescribedShareGroup:
         """Return the group for ShareGroupDescribe."""

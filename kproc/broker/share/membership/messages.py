@@ -9,7 +9,7 @@ import msgspec
 
 from kproc.broker.share.membership.records import ShareAssignment
 
-# Member epochs with a meaning of their own.
+# Values of the member epoch in a heartbeat that join or leave the group.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 
@@ -72,7 +72,7 @@ class DeleteShareOffsets(msgspec.Struct, frozen=True):
 
 
 class ChangedShareOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a change of start offsets. An error of the group has no partitions."""
+    """The outcome of a change of start offsets. If the whole group has an error, `codes` is empty."""
 
     error_code: int = 0
     error_message: str | None = None

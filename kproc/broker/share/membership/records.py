@@ -29,7 +29,7 @@ from kproc.broker.coordinator.record_codec import (
 from kproc.wire.schema import Field, Schema
 
 ShareAssignment = Mapping[bytes, frozenset[int]]  # Topic id -> partitions.
-# A member of a share group never waits for others, so Kafka's other states of members do not occur.
+# State of a member in record 14. A member never waits for others, so Kafka's other states do not occur.
 _STABLE: Final = 0
 
 

@@ -1,9 +1,10 @@
 """ShareGroups: the share groups of one coordinator, and requests to them (KIP-932).
 
-It shares the coordinator's groups, because a group id has one group. The share coordinators store how far a group has
-read each partition. This class has these states created for newly subscribed partitions, replaced when start offsets
-are altered, and deleted with the group, its offsets or its topics. Record 15 says which partitions have a state. It is
-written before the call to the share coordinators and after it, so that nothing is left behind by a crash.
+The groups are in the coordinator's dictionary, because all types of groups share one name space. The share coordinators
+store how far a group has read each partition. This class has these states created for newly subscribed partitions,
+replaced when start offsets are altered, and deleted with the group, its offsets or its topics. Record 15 says which
+partitions have a state. Record 15 is written before the call to the share coordinators and after it, so that no state
+is orphaned by a crash.
 """
 
 from __future__ import annotations
@@ -90,12 +91,12 @@ class ShareGroups:
         self._rebalances = 0
 
     def find(self, group_id: str) -> ShareGroup | None:
-        """Return a share group. None if there is no such group, or if it has another protocol."""
+        """Return a share group. None if no group has this id, or if the group has another protocol."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ShareGroup) else None
 
     def get(self, group_id: str) -> ShareGroup:
-        """Return a share group. Raises GROUP_ID_NOT_FOUND if there is none."""
+        """Return a share group. Raises GROUP_ID_NOT_FOUND if no share group has this id."""
         group = self._groups.get(group_id)
         if not isinstance(group, ShareGroup):
             problem = "not found" if group is None else "is not a share group"
@@ -135,7 +136,7 @@ class ShareGroups:
         return result
 
     def _group_of(self, group_id: str, request: ShareHeartbeat) -> ShareGroup:
-        """Return the group of a heartbeat. A member that joins creates it."""
+        """Return the group of a heartbeat. A member that joins creates a missing group."""
         if group_id not in self._groups and request.member_epoch >= JOIN_EPOCH:
             if request.member_epoch > JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
@@ -149,14 +150,14 @@ class ShareGroups:
     # -- states of new partitions ------------------------------------------------------------------------------
 
     def _initialize(self, group: ShareGroup) -> None:
-        """Have the states of partitions without one initialized, unless that is under way."""
+        """Request the initialization of states that are missing, unless such a request is open."""
         if self._timing.now_ms() < group.initialize_after_ms:
             return
         missing = group.uninitialized()
         if not missing:
             return
-        # Records that were produced to new partitions of a known topic belong to the group from the first one on. For a
-        # new topic share.auto.offset.reset decides, when the first record is fetched.
+        # In new partitions of a known topic a group reads from offset 0, so that it gets every record. In a new topic
+        # share.auto.offset.reset decides when the first record is fetched.
         known = group.state.topics.initialized
         offsets = {
             (topic_id, partition): 0 if topic_id in known else NO_OFFSET
@@ -170,8 +171,9 @@ class ShareGroups:
     def restore_state(self, key: SharePartitionKey, on_code: OnCode) -> None:
         """Create the state of an initialized partition again, unless it exists.
 
-        With kproc.flush=none, a power loss can take the state although the group's record 15 survives. As for a
-        consumer group without committed offsets, share.auto.offset.reset then decides where the group goes on.
+        With kproc.flush=none, a power loss can remove the state although the group's record 15 survives. Then
+        share.auto.offset.reset decides where the group continues, as for a consumer group without committed offsets.
+        Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
 
         Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
         """
@@ -180,7 +182,7 @@ class ShareGroups:
         if group is None or topic is None or key.partition not in topic.partitions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         logger.warning(
-            "share group %s: the state of %s-%d is lost; the group goes on where share.auto.offset.reset says",
+            "share group %s: the state of %s-%d is lost; the group restarts it at share.auto.offset.reset",
             key.group_id,
             topic.name,
             key.partition,
@@ -203,8 +205,8 @@ class ShareGroups:
         topic_ids = {topic_id for topic_id, _ in offsets}
 
         def is_over() -> bool:
-            # The states are being deleted, or another coordinator has the group. It may initialize them at the same
-            # epoch, and then our later calls would reset them.
+            # Stop if the states are being deleted, or if another Handler coordinates the group. It may initialize them
+            # at the same epoch, and our later calls would reset them.
             topics = group.state.topics
             known = topics.initialized if keeps_existing else topics.initializing
             return not (self._is_current(group) and topic_ids <= known.keys())
@@ -220,14 +222,15 @@ class ShareGroups:
             else:
                 self._states.initialize_all(group.group_id, states, is_over, on_codes)
 
-        # A power loss could take an epoch that is not synced, and the share coordinator rejects lower epochs.
+        # Send the calls after a sync. A power loss could remove an epoch that is not synced, and the share coordinator
+        # rejects lower epochs than it has stored.
         self._log.write(Write([], send))
 
     def _double_epoch(self, group: ShareGroup) -> None:
         """Double the epoch of a group, because a stored state has a higher one.
 
-        With kproc.flush=none, a power loss can take records of the group although the states survive. Without this, the
-        states could not be initialized before the group had had as many epochs again.
+        With kproc.flush=none, a power loss can remove records of the group although the states survive. Without the
+        doubling, the states could not be initialized until the group's epoch had risen as far once more.
         """
         epoch = group.state.epoch.epoch
         if not self._is_current(group) or epoch > _DOUBLED_EPOCH_MAX:
@@ -243,7 +246,7 @@ class ShareGroups:
         topics: Mapping[bytes, NamedPartitions],
         codes: dict[tuple[bytes, int], int],
     ) -> None:
-        """Record which states exist now, and assign their partitions."""
+        """Write record 15 for the states that were initialized, and assign their partitions."""
         now_ms = self._timing.now_ms()
         first_error = next((code for code in codes.values() if code), 0)
         group.initialize_after_ms = now_ms + _RETRY_MS if first_error else 0
@@ -275,7 +278,7 @@ class ShareGroups:
             )
             for topic_id, topic in topics.items()
         }
-        # A topic that was deleted meanwhile must not come back.
+        # Skip a topic that was deleted while its states were being initialized.
         present = {
             topic_id: topic
             for topic_id, topic in done.items()
@@ -297,7 +300,7 @@ class ShareGroups:
     def alter_offsets(self, group_id: str, request: AlterShareOffsets, reply: _OnChanged) -> None:
         """Handle an AlterShareGroupOffsets. The group must be empty; it is created if it does not exist.
 
-        The states get a higher epoch. An owner of a partition that still has the old state is fenced by its next write.
+        The states get a higher epoch. An owner that still has the old state in memory is fenced at its next write.
         """
         try:
             group = self._create(group_id) if group_id not in self._groups else self.get(group_id)
@@ -349,7 +352,8 @@ class ShareGroups:
                 elif topic_id in topics.initialized or topic_id in topics.deleting:
                     names[topic_id] = name
                 else:
-                    # A topic without offsets, which the API tells apart by its message.
+                    # The group has no offsets for this topic. The empty dict lets the API return its own message for
+                    # that.
                     codes[name] = {}
             doomed = self._partitions_of(topics, names)
             group.set_topics(with_deleting(topics, names))
@@ -386,7 +390,7 @@ class ShareGroups:
         self._delete(group, doomed, lambda _deleted, code: on_done(code))
 
     def remove_topics(self, topics: DeletedTopics) -> Work:
-        """Delete the states of deleted topics in all groups. What fails is tried again by `retry_removal`."""
+        """Delete the states of deleted topics in all groups. `retry_removal` retries failed deletions."""
         self._gone = topics
         for group_id in list(self._groups):
             group = self.find(group_id)
@@ -425,7 +429,7 @@ class ShareGroups:
             for known in (topics.initializing, topics.initialized):
                 if topic_id in known:
                     partitions |= known[topic_id].partitions
-            # The record does not say which partitions of a topic are being deleted.
+            # Record 15 does not say which partitions of a deleting topic still have a state, so name all.
             if topic_id in topics.deleting and self._topics.name_of(topic_id) is not None:
                 partitions |= frozenset(range(self._topics.partition_count(topic_id)))
             found[topic_id] = NamedPartitions(name, partitions)
@@ -437,7 +441,7 @@ class ShareGroups:
         topics: Mapping[bytes, NamedPartitions],
         on_done: Callable[[set[bytes], int], None],
     ) -> None:
-        """Delete the states of topics, when the record that says so is durable."""
+        """Delete the states of topics, after the record with these `deleting` topics was synced."""
 
         def send(code: Code) -> None:
             if code:

@@ -1,7 +1,7 @@
 """ShareStates: the calls from the group coordinator to the share coordinators, which store the states of partitions.
 
-The rules know only these two functions, so that they need no I/O. Their answers come later, when the coordinator of the
-group may have resigned.
+The rules of share groups know only `initialize` and `delete`, so that they need no I/O. Their callbacks come later,
+when the group's coordinator may have resigned.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from kproc.broker.share.state.messages import InitializeState, state_key
 from kproc.common.errors import ErrorCode
 
 T = TypeVar("T")
-# Gets the error code of each item, in their order.
+# A callback that gets the error code of each item, in the order of the items.
 OnCodes = Callable[[list[int]], None]
-# Items of one call. A topic can have thousands of partitions, and a call between Handlers has a limit.
+# Limit of the items in one call. A topic can have thousands of partitions, and the size of a call between Handlers is
+# limited.
 ITEMS_AT_ONCE: Final = 500
 
 
@@ -37,7 +38,7 @@ class ShareStates(msgspec.Struct, frozen=True):
     ) -> None:
         """Initialize the states of (topic id, partition). `on_done` gets their error codes in the same order.
 
-        is_over: returns True when no further calls may be sent. The states that are left get NOT_COORDINATOR.
+        is_over: returns True when no further calls may be sent. The remaining states get NOT_COORDINATOR.
         """
         items = [(state_key(group_id, *each), state) for each, state in partitions.items()]
         _send_in_parts(self.initialize, items, on_done, is_over)

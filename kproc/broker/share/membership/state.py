@@ -56,16 +56,16 @@ class ShareGroupState:
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, ShareAssignment] = {}
         self.topics = ShareTopics()
-        # Numbers of members that subscribe to a topic, so that no request visits all members.
+        # The number of members that subscribe to each topic name, so that no request has to visit all members.
         self._name_users: Counter[str] = Counter()
 
     @property
     def is_written(self) -> bool:
-        """True if the log has a record of the group. Kafka writes only its topics if offsets were altered first."""
+        """True if the log has a record of the group: record 11, or only record 15 if offsets were altered first."""
         return self.epoch.epoch > 0 or self.topics != ShareTopics()
 
     def drop_incomplete_members(self) -> None:
-        """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
+        """Remove members without a subscription in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):
             if member.subscription is None:
                 del self.members[member.member_id]
@@ -148,13 +148,13 @@ class ShareGroupState:
 
 
 def with_initializing(topics: ShareTopics, added: Mapping[bytes, NamedPartitions]) -> ShareTopics:
-    """Return the topics with partitions that are being initialized. A topic that was being deleted is not any more."""
+    """Return the topics with partitions that are being initialized. Added topics leave `deleting`."""
     deleting = {topic_id: name for topic_id, name in topics.deleting.items() if topic_id not in added}
     return msgspec.structs.replace(topics, initializing=_union(topics.initializing, added), deleting=deleting)
 
 
 def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions]) -> ShareTopics:
-    """Return the topics with partitions that have a state now."""
+    """Return the topics after these partitions have got a state."""
     initializing = {}
     for topic_id, topic in topics.initializing.items():
         left = topic.partitions - done[topic_id].partitions if topic_id in done else topic.partitions
@@ -166,7 +166,7 @@ def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions])
 
 
 def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopics:
-    """Return the topics with topics whose states are being deleted, and which are not initialized any more."""
+    """Return the topics after the deletion of these topics' states has started. They are not initialized any more."""
     return ShareTopics(
         _without(topics.initializing, names),
         _without(topics.initialized, names),
@@ -175,7 +175,7 @@ def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopic
 
 
 def without_topics(topics: ShareTopics, topic_ids: frozenset[bytes]) -> ShareTopics:
-    """Return the topics without those whose states are deleted."""
+    """Return the topics without these, whose states have been deleted."""
     return ShareTopics(
         _without(topics.initializing, topic_ids),
         _without(topics.initialized, topic_ids),

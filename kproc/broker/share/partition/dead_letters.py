@@ -1,8 +1,8 @@
 """Dead letters (KIP-1191): records of a share group that were rejected, or delivered too often, go to another topic.
 
-The records are in the state ARCHIVING, which is persisted first. They are written to the group's dead letter topic,
-and then archived. A crash between the two writes a record again when the state is loaded. A record that cannot be
-written is archived nevertheless, as in Kafka, and the log says why.
+A record's state ARCHIVING is persisted first. Then the record is written to the group's dead letter topic, and then
+archived. After a crash between the last two steps it is written once more when the state is loaded. A record that
+cannot be written is archived nevertheless, as in Kafka, and the log says why.
 
 Differs from Kafka: with errors.deadletterqueue.copy.record.enable the headers of the record are copied, too.
 """
@@ -49,12 +49,13 @@ DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 _RECORDS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 256 << 10
 _READ_BYTES: Final = 1 << 20
-# Records of the log that are skipped one by one between two dead letters. More are skipped by a new look-up.
+# Limit of the records of the log that are skipped one by one between two dead letters. For a larger gap the next record
+# is looked up.
 _SKIPPED_MAX: Final = 1_000
 # Upper limits of the bytes that a record and a header have besides their contents.
 _RECORD_OVERHEAD_BYTES: Final = 40
 _HEADER_OVERHEAD_BYTES: Final = 10
-# Attempts for one batch, and the pause after the first of them, as in Kafka. Each pause is twice as long.
+# Attempts for one batch, and the pause (ms) after the first of them, as in Kafka. Each further pause is twice as long.
 _ATTEMPTS: Final = 5
 _PAUSE_MS: Final = 1_000
 _RETRIED: Final = (
@@ -100,7 +101,7 @@ class DeadLetterWriter:
         self._queues: dict[SharePartition, _Queue] = {}
 
     def write(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
-        """Write records as dead letters, and archive them then."""
+        """Write records as dead letters. Archive them when they are written."""
         if letters:
             self._queues.setdefault(partition, _Queue()).letters.extend(letters)
             self._write_next(partition)
@@ -130,7 +131,7 @@ class DeadLetterWriter:
     # -- the topic ---------------------------------------------------------------------------------------------
 
     def _find_topic(self, partition: SharePartition) -> TopicImage | None:
-        """Return the group's dead letter topic, or None if it is to be created. Raises _Unwritable."""
+        """Return the group's dead letter topic, or None if it must be created. Raises _Unwritable."""
         name, services = partition.settings.dead_letter_topic, self._services
         if not name:
             raise _Unwritable("the group has no dead letter topic any more")
@@ -201,7 +202,7 @@ class DeadLetterWriter:
         is_sent = True
 
     def _next_records(self, partition: SharePartition, queue: _Queue, size_max: int) -> list[Record]:
-        """Move dead letters to the batch: at least one, and more as long as they fit. Return their records."""
+        """Move dead letters from the queue to the batch: at least one, and more if they fit. Return their records."""
         now_ms = self._services.clock.wall_ms()
         if partition.settings.copies_dead_letters and queue.originals is None:
             queue.originals = self._find_originals(partition)
@@ -237,7 +238,7 @@ class DeadLetterWriter:
     # -- the outcome -------------------------------------------------------------------------------------------
 
     def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
-        """Schedule another attempt after a pause. Return False if there is none after this error."""
+        """Schedule another attempt after a pause. Return False if this error allows no further attempt."""
         queue.attempts += 1
         if code not in _RETRIED or queue.attempts >= _ATTEMPTS:
             return False
@@ -315,7 +316,7 @@ def _no_original(_offset: int) -> Record | None:
 
 
 class _Originals:
-    """The records of a log, for dead letters in about ascending order."""
+    """Reads a log's records for their dead letters, which are looked up in roughly ascending order."""
 
     __slots__ = ("_ahead", "_log", "_records")
 
@@ -364,7 +365,7 @@ def _failed(index: int, code: int, _message: str | None) -> Answer:
 def append_dead_letters(
     services: Services, owned: OwnedPartition, partition: PartitionImage, batch: bytes, on_answer: OnAnswer
 ) -> None:
-    """Append a batch to one of our logs, and answer when it is as durable as acks=all promises."""
+    """Append a batch to a log of this Handler, and answer when it is as durable as with acks=all."""
     is_hidden = services.config.waits_for_sync
     (result,) = owned.log.append([memoryview(bytearray(batch))], hidden_from=0 if is_hidden else None)
     if result.error_code:

@@ -11,7 +11,7 @@ AVAILABLE ----------> ACQUIRED ----------------> ACKNOWLEDGED
 
 A change of an acquired record takes effect when it is persisted. Until then another change of the record is rejected
 with INVALID_RECORD_STATE. The caller sends the result of `to_persist`, and then commits the changes or rolls them back.
-Only one write may be in flight: changes that start meanwhile belong to the next one.
+Only one write may be in flight: changes that start during the write belong to the next one.
 
 wanted_records.py decides which records a member acquires.
 """
@@ -37,7 +37,8 @@ _FINISHED: Final = (ACKNOWLEDGED, ARCHIVED)
 _TYPES: Final = frozenset(map(int, AcknowledgeType))
 
 # Limit of the offsets in a window. Each of them can have a state batch of its own, and one record of
-# __share_group_state has all of them. So this is below the coordinator's limit, state/batches.py: BATCHES_MAX.
+# __share_group_state has all of them. So the limit is below BATCHES_MAX of state/batches.py, the share coordinator's
+# limit.
 WINDOW_MAX: Final = 40_000
 
 # A change that waits for its persistence: the first and last offsets of its ranges.
@@ -82,12 +83,12 @@ class InFlightRecords:
         self._runs = Runs()
         self._locks = Locks()
         self._finished_count = 0
-        # A heap with the first offset of each available run, and with offsets that are not available any more.
+        # A heap with the first offset of each available run. It can also have offsets that are not available any more.
         self._available: list[int] = []
         for each in sorted(batches, key=lambda batch: batch.first):
             if each.last >= self.end_offset:
                 self._append(AVAILABLE, each.first - 1, 0)
-                # Nobody holds locks after a load, so acquired records can be delivered again.
+                # No session holds a lock after a load, so records that were acquired can be delivered again.
                 state = RecordState(each.state)
                 self._append(AVAILABLE if state is ACQUIRED else state, each.last, each.delivery_count)
         self._advance()
@@ -107,19 +108,19 @@ class InFlightRecords:
 
     @property
     def run_count(self) -> int:
-        """The number of runs, which the memory and the costs grow with."""
+        """The number of runs. The memory of the window and the cost of its operations grow with it."""
         return len(self._runs)
 
     @property
     def is_idle(self) -> bool:
-        """True if nobody holds a record and no change waits for its persistence or for a dead letter."""
+        """True if no session holds a record, and no change waits for its persistence or for a dead letter."""
         return all(
             run.next_state is None and run.state is not ACQUIRED and run.state is not ARCHIVING
             for run in self._runs
         )
 
     def next_fetch_offset(self) -> int | None:
-        """Return the first offset that a member can acquire if the log has it. None: too many are in flight."""
+        """Return the first offset that a member can acquire if the log has it. None: too many records are in flight."""
         run = self.first_available()
         if run is not None:
             return run.first
@@ -151,7 +152,7 @@ class InFlightRecords:
         first = self.end_offset
         if last >= first:
             run = Run(first, last, state, delivery_count, last - first + 1)
-            # The reason is not persisted, but follows from the number of deliveries.
+            # The reason for the dead letter is not persisted. A record below the delivery limit was rejected.
             run.is_rejected = state is ARCHIVING and delivery_count < self.rules.delivery_count_max
             self._runs.append(run)
             if state is AVAILABLE:
@@ -212,7 +213,7 @@ class InFlightRecords:
     def archive(self, first: int, last: int, state: RecordState) -> None:
         """Archive the records of a range that have a state, without persistence.
 
-        The log does not have them any more, or they are of aborted transactions. It shows this again after a load.
+        The log has no such record any more, or it belongs to an aborted transaction. A load finds that out again.
         """
         if last < first:
             return
@@ -227,7 +228,7 @@ class InFlightRecords:
         self._advance()
 
     def join(self, first: int, last: int) -> None:
-        """Join like neighbours after changes of a range."""
+        """Join neighbouring runs with equal state after changes of a range."""
         self._runs.join(first, last)
 
     # -- acknowledge -------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ class InFlightRecords:
         change: Change = []
         for batch in batches:
             first, types = max(batch.first, self.start_offset), batch.types
-            # Clients often send one type for each offset although all are the same.
+            # Fast path: clients often send one type for each offset although all types are equal.
             if types.count(types[0]) == len(types):
                 for run in self._runs.cut(first, batch.last):
                     self._acknowledge(change, run, types[0], renewed_until_ms)
@@ -264,7 +265,7 @@ class InFlightRecords:
         return change
 
     def _check(self, holder: ShareHolder, batch: AcknowledgeBatch) -> None:
-        """Raise unless a session holds every offset of a batch and no other change of them waits."""
+        """Raise KafkaError unless a session holds every offset of a batch, and no other change of them is in flight."""
         types = batch.types
         if not _TYPES.issuperset(types):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {types}")
@@ -311,9 +312,9 @@ class InFlightRecords:
     # -- release -----------------------------------------------------------------------------------------------
 
     def release_holders(self, is_closed: Callable[[ShareHolder], bool]) -> Change:
-        """Start to release the records of closed sessions. Their delivery counts, as in Kafka 4.4.
+        """Start to release the records of closed sessions. As in Kafka 4.4, their delivery counts.
 
-        A record that crashes its consumers must reach the delivery count limit.
+        Otherwise a record that crashes its consumers would never reach the delivery count limit.
         """
         change: Change = []
         for run in self._runs:
@@ -331,14 +332,15 @@ class InFlightRecords:
         return change
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which the next lock ends, or None."""
+        """Return the time (monotonic ms) at which the next lock ends, or None if no record is locked."""
         return self._locks.next_ms(self.start_offset)
 
     def _release(self, change: Change, run: Run) -> None:
         if run.delivery_count < self.rules.delivery_count_max:
             _start_change(change, run, AVAILABLE)
         else:
-            # Archive a record that was delivered so often. Otherwise its consumers would get it again for ever.
+            # The delivery count limit is reached. Archive the record, because its consumers would get it again for
+            # ever.
             _start_change(change, run, ARCHIVING if self.rules.has_dead_letters else ARCHIVED)
 
     def finish_dead_letters(self, first: int, last: int) -> Change:
@@ -395,13 +397,14 @@ class InFlightRecords:
         return letters
 
     def roll_back(self, change: Change) -> None:
-        """Undo a change that could not be persisted. The records are held as before, or are still dead letters."""
+        """Undo a change that could not be persisted. The records are acquired or archiving, as before the change."""
         for first, last in change:
             for run in self._runs.cut(max(first, self.start_offset), last):
                 run.next_state = None
                 if run.state is ACQUIRED:
                     run.is_rejected = False
-                    # The lock can have ended while the write was in flight.
+                    # The lock may have ended while the write was in flight, and `expire` skipped the record. So add its
+                    # deadline again.
                     self._locks.add(run.deadline_ms, run.first, run.last)
             self._runs.join(first, last)
 

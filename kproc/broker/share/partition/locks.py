@@ -1,4 +1,4 @@
-"""Locks: when the acquisition locks of a share partition end.
+"""Locks: the times at which the acquisition locks of a share partition end.
 
 Deadlines are multiples of LOCK_STEP_MS, so there are at most a few hundred of them, whatever the number of records. For
 each deadline only the lowest and the highest offset are kept. When it has passed, the caller looks at the records
@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
-# A lock lasts up to this much longer than its duration.
+# Resolution of the deadlines (ms). A lock lasts up to this much longer than its duration.
 LOCK_STEP_MS: Final = 100
 
 
@@ -38,7 +38,7 @@ class Locks:
             self._ranges[deadline_ms] = min(first, known[0]), max(last, known[1])
 
     def next_ms(self, start_offset: int) -> int | None:
-        """Return the next deadline of an offset from `start_offset` on, or None. Earlier offsets have no locks."""
+        """Return the next deadline in ms, or None. Deadlines of offsets below `start_offset` are discarded."""
         while self._heap:
             deadline_ms = self._heap[0]
             if self._ranges[deadline_ms][1] >= start_offset:

@@ -1,4 +1,4 @@
-"""LogBatches: the batches of a log from an offset on. A share partition acquires whole ones, and sends their files."""
+"""LogBatches: the batches of a log from an offset on. A share partition acquires whole batches of them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _walk(log: Log, offset: int, ranges: list[FileRange]) -> Iterator[tuple[Head
         position = part.position
         for header in headers_from(segments.warm(segment), position):
             length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-            # A read can end inside a batch.
+            # The read has a limit of bytes, so its range can end inside a batch. Skip this batch.
             if position + length > _end_position(part):
                 return
             yield header, segment.range(position, length)

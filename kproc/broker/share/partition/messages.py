@@ -1,8 +1,8 @@
 """Calls between the home of a share session and the owners of its partitions, and the structs of both sides.
 
-The home calls owners one after the other, until it has records. If no owner has any, it sends a watch to each owner
-and calls again when one has ended. An acquire is answered at once, an acknowledgement when it is persisted. The home
-handles its own partitions with the functions that are registered for these calls, without a call.
+The home calls owners one after the other, until it has records. If no owner has records, the home sends a watch to each
+owner, and acquires again when one watch has ended. An acquire is replied to at once, an acknowledgement when it is
+persisted. The home handles its own partitions with the functions that are registered for these calls, without a call.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from kproc.broker.calls.calls import Call, ForOwner, Reply
 from kproc.wire.file_range import FileRange
 
-# The error of a part whose log is being transferred or opened, or whose state is being read. It is not for clients. A
-# watch ends when the part can be acquired from.
+# Error of a partition whose log is being transferred or opened, or whose state is being loaded. Only for calls, never
+# for clients. A watch ends when records of the partition can be acquired.
 OPENS_LATER: Final = -2
 
 
@@ -83,7 +83,7 @@ class AcquireParts(ForOwner):
 
 
 class AcquiredRange(msgspec.Struct, array_like=True, frozen=True):
-    """Offsets that a member has acquired, with the number of this delivery."""
+    """Offsets that a member has acquired, with their delivery count."""
 
     first: int
     last: int

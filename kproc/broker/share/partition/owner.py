@@ -1,4 +1,4 @@
-"""The owner's half of the calls for share sessions: acquire, watch, acknowledge and release records of our partitions.
+"""The owner's half of the calls for share sessions: acquire, watch, acknowledge and release records.
 
 The home of a session calls these functions directly for its own partitions.
 """
@@ -78,7 +78,7 @@ class _Acknowledging:
         self._holder = body.holder
         self._on_reply = on_reply
         self._results = [AcknowledgedPart() for _ in body.parts]
-        # One more than the parts, so that the call is not answered before all of them have started.
+        # Count one more than the parts, so that the call is not replied to before all parts have started.
         self._left = len(body.parts) + 1
 
     def start(self, parts: Sequence[AcknowledgePart]) -> None:
@@ -98,7 +98,7 @@ class _Acknowledging:
             shares.changed(partition)
         except _FAILURES as error:
             code, message = _error_of(error, key)
-            # A log that opens later has no records that anybody holds.
+            # No session can hold records of a log that is not open yet.
             code = int(ErrorCode.INVALID_RECORD_STATE) if code == OPENS_LATER else code
             self._results[at] = AcknowledgedPart(code, message)
             self._finish_one()
@@ -159,7 +159,7 @@ class _Acquiring:
         batches = read_batches(
             owned.log,
             offset,
-            # Records beyond that could not be acquired, and each header costs time.
+            # More records than this could not be acquired, and reading each batch header costs time.
             min(self._records_left, settings.rules.size_max),
             max(0, self._bytes_left),
             minimum_one=self._can_exceed,
@@ -187,7 +187,7 @@ class _Acquiring:
 
 
 def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: OwnedPartition) -> int:
-    """Return the offset of the first record that can be acquired now, -1 if there is none, or OPENS_LATER."""
+    """Return the first offset that can be acquired now, -1 if none can be acquired, or OPENS_LATER."""
     records, log = partition.records, owned.log.state
     if records is None or partition.is_start_new or (log.unconfirmed and owned.is_recovering):
         return OPENS_LATER
@@ -212,7 +212,7 @@ def acquire_for_home(services: Services, body: AcquireParts, on_reply: OnResult[
 
 
 class _Watch(DelayedOperation):
-    """A watch of another Handler, or of a session here."""
+    """A parked watch, of another Handler or of a session of this Handler."""
 
     __slots__ = ("_body", "_is_expired", "_on_reply", "_services")
 

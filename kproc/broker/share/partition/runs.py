@@ -1,4 +1,4 @@
-"""Runs: the states of a share partition's offsets. Neighbours with the same state are one Run.
+"""Runs: the states of a share partition's offsets. Adjacent offsets with the same state are one Run.
 
 A window of a million accepted records therefore costs as much as one record. A look-up is a binary search, and a change
 costs as much as the runs that it touches. The runs are in the order of their offsets, and have no gaps.
@@ -40,7 +40,7 @@ class Run(msgspec.Struct):
         return self.last - self.first + 1
 
     def is_like(self, other: Run) -> bool:
-        """Return True if both can be one run."""
+        """Return True if both runs have equal attributes, so that adjacent ones can be joined."""
         return (
             self.state is other.state
             and self.delivery_count == other.delivery_count
@@ -96,7 +96,7 @@ class Runs:
         return self._runs[at] if at >= 0 and self._runs[at].last >= offset else None
 
     def overlapping(self, first: int, last: int) -> list[Run]:
-        """Return the runs with offsets of `first` to `last`. The first and the last of them can have others, too."""
+        """Return the runs with offsets of `first` to `last`. The first and the last run can reach beyond that range."""
         begin = max(bisect_right(self._runs, first, key=_first_of) - 1, 0)
         end = bisect_right(self._runs, last, key=_first_of)
         if begin < end and self._runs[begin].last < first:

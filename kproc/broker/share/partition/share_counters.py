@@ -1,4 +1,4 @@
-"""ShareCounters: what the owner of share partitions counts for the broker's metrics, until the Handler stores it."""
+"""ShareCounters: counts of an owner of share partitions for the metrics, until the Handler stores them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType
 
-# The acknowledgements that Kafka counts by their type. Renewals finish nothing, and gaps are no records.
+# The acknowledgement types with a metric, as in Kafka. Renewals finish nothing, and gaps are no records.
 _COUNTED: Final = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
 
 

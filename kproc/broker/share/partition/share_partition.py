@@ -1,8 +1,8 @@
 """SharePartition: one partition of a topic in one share group, at the owner of the partition's log. No I/O, no clock.
 
 Changes of its records are queued until its table (share_partitions.py) writes them to the share coordinator. One write
-is in flight at a time, and all changes that come meanwhile are in the next one. The callers of a change are called back
-when it is persisted or has failed.
+is in flight at a time, and all changes that start during a write are in the next one. The callers of a change are
+called back when it is persisted or has failed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class SharePartition:
         self.records: InFlightRecords | None = None
         self.error: KafkaError | None = None  # Why its state could not be read.
         self.is_dropped = False
-        # The start offset was chosen here and must be persisted. Otherwise a successor could choose a later one.
+        # True until the start offset that this owner has chosen is persisted. Without that a successor could choose a
+        # later one.
         self.is_start_new = False
         self.used_ms = now_ms
         self._queued: list[_Pending] = []
@@ -80,9 +81,9 @@ class SharePartition:
     ) -> list[DeadLetters]:
         """Start with the persisted state. Return the records that were about to be written as dead letters.
 
-        first_offset: the start by share.auto.offset.reset, if the state has none.
-        log_end: after a power loss the log can end before the state does. Other records get the lost offsets, so the
-        states of these are discarded.
+        first_offset: the start offset by share.auto.offset.reset, if the state has none.
+        log_end: after a power loss the log can end before the stored states do. New records will get the lost offsets,
+        so the states of these offsets are discarded.
         """
         self.state_epoch = state.state_epoch
         self.is_start_new = state.start_offset == NO_OFFSET
@@ -116,7 +117,7 @@ class SharePartition:
     ) -> None:
         """Acknowledge records that a session holds. `on_done` is called when this is persisted.
 
-        Raises KafkaError and changes nothing if the session does not hold one of the records.
+        Raises KafkaError and changes nothing if the session does not hold all of the records.
         """
         if self.records is None:
             raise KafkaError(
@@ -144,7 +145,7 @@ class SharePartition:
         return sum(last - first + 1 for first, last in change)
 
     def finish_dead_letters(self, first: int, last: int, on_done: OnPersisted) -> None:
-        """Archive records that were written as dead letters. `on_done` is called if there are any of them."""
+        """Archive records that were written as dead letters. `on_done` is called only if the range has such records."""
         if self.records is not None:
             change = self.records.finish_dead_letters(first, last)
             if change:
@@ -158,7 +159,7 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """True if the share partition can leave memory without an effect."""
+        """True if the share partition can be removed from memory, because no record is held and no change waits."""
         return not (self._queued or self._in_flight) and (self.records is None or self.records.is_idle)
 
     @property
@@ -184,7 +185,7 @@ class SharePartition:
         return letters
 
     def fail_write(self, error: KafkaError) -> None:
-        """Roll back the changes of the write, which may or may not have been persisted."""
+        """Roll back the changes of the write, which may have been persisted nevertheless."""
         assert self.records is not None
         failed, self._in_flight = self._in_flight, []
         for pending in failed:
@@ -193,7 +194,7 @@ class SharePartition:
             pending.on_done(error)
 
     def drop(self) -> None:
-        """Fail all changes that are not persisted, because this object has left the table."""
+        """Fail all changes that are not persisted, because the share partition was removed from the table."""
         self.is_dropped = True
         self.records = None
         waiting, self._in_flight, self._queued = [*self._in_flight, *self._queued], [], []

@@ -1,9 +1,9 @@
 """SharePartitions: the share partitions of one Handler, with their states, locks and writes.
 
 A share partition is created at its first use: its state is read from the share coordinator, and its start offset is
-chosen if the state has none. It leaves the table if the partition's log is not ours any more, if its state was replaced
-or deleted at the coordinator, if the last session that used it has ended, or if nobody has used it for some minutes.
-Changes of a duty cycle are written together at its end.
+chosen if the state has none. It is removed from the table if another Handler owns the partition's log, if its state was
+replaced or deleted at the coordinator, if the last session that used it has ended, or if nobody has used it for 5
+minutes. Changes of a duty cycle are written together at its end.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A share partition that nobody has used for this time leaves the memory. Its state is at the coordinator.
+# A share partition that nobody has used for this time (ms) is removed from memory. The share coordinator has its state.
 IDLE_MS: Final = 5 * 60_000
-# The error of a state that could not be read is answered for this time. Then the state is read again. Locks that ended
-# during a failed write end again after this time: at once, they would be written, and fail, in every duty cycle.
+# If a state could not be read, requests get the error for this time (ms). Then the state is read again. Locks that
+# ended during a failed write are released after this time: at once, the release would fail in every duty cycle.
 _FAILED_MS: Final = 1_000
 # Limits of one Handler. A run is a range of records with one state, and takes about 200 bytes.
 PARTITIONS_MAX: Final = 10_000
 RUNS_MAX: Final = 1_000_000
-# In a full table, an addition looks for an idle share partition among so many that were not used for the longest time.
+# A full table drops an idle share partition for a new one. It checks only this many that were not used for the longest
+# time.
 _CANDIDATES_MAX: Final = 16
 _NAME_MAX: Final = 249  # Settings of groups with longer names are not kept.
 _DEAD_LETTERS_SINCE: Final = 2  # The level of share.version.
 _FENCED: Final = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
-# Errors of a write after which the state is read again. Another owner has read the state, the group coordinator has
-# replaced it, or it was deleted with the group or the group's offsets (INVALID_REQUEST).
+# Errors of a write after which the state is read again. They mean that another owner has read the state, that the group
+# coordinator has replaced it, or that it was deleted with the group or the group's offsets (INVALID_REQUEST).
 _REPLACED: Final = (*_FENCED, ErrorCode.INVALID_REQUEST)
 
 
@@ -66,12 +67,12 @@ class SharePartitions:
     def __init__(self, services: Services, group_configs: Callable[[str], Mapping[str, str]]) -> None:
         self._services = services
         self._group_configs = group_configs
-        # The one that was not used for the longest time is the first.
+        # In order of use: the share partition that was not used for the longest time is the first.
         self._by_key: OrderedDict[SharePartitionKey, SharePartition] = OrderedDict()
-        # By holder, the share partitions from which its session has acquired or tried to.
+        # For each session: the share partitions from which it has acquired records or tried to.
         self._used: dict[ShareHolder, dict[SharePartitionKey, None]] = {}
         self._holder_counts: Counter[SharePartitionKey] = Counter()
-        # By group, with the version of the metadata.
+        # For each group: its settings, and the version of the metadata from which they were computed.
         self._settings: dict[str, tuple[int, ShareSettings]] = {}
         self._calls = StateCalls(services)
         self.counters = ShareCounters()
@@ -96,18 +97,18 @@ class SharePartitions:
         return self._run_count < RUNS_MAX
 
     def now_ms(self) -> int:
-        """Return the monotonic time, by which locks end."""
+        """Return the monotonic time in ms, which the deadlines of locks refer to."""
         return self._services.clock.now_ns() // NS_PER_MS
 
     # -- share partitions --------------------------------------------------------------------------------------
 
     def get(self, key: SharePartitionKey, *, adds: bool = True) -> tuple[SharePartition, OwnedPartition]:
-        """Return a share partition and its log. Start to read its state if that is not known.
+        """Return a share partition and its log. Start to read its state if it is not in memory.
 
         Without `adds`, an unknown or failed share partition is an error: nobody can hold its records.
 
-        Raises PartitionMoving if the log is not here yet, KafkaError if we do not own it or cannot open it, Corrupt or
-        OSError for a damaged log.
+        Raises PartitionMoving if this Handler does not have the log yet, KafkaError if it does not own the partition or
+        cannot open the log, Corrupt or OSError for a damaged log.
         """
         topic = self._services.image.topics_by_id.get(key.topic_id)
         if topic is None:
@@ -156,7 +157,7 @@ class SharePartitions:
             )
             if known is not None and known[1] == settings:
                 settings = known[1]
-            # Clients choose the groups' names, so bound their number and size.
+            # Clients choose the names of groups, so limit the number and the length of the cached ones.
             if known is None and len(group_id) > _NAME_MAX:
                 return settings
             if known is None and len(self._settings) >= PARTITIONS_MAX:
@@ -167,7 +168,7 @@ class SharePartitions:
     def changed(self, partition: SharePartition, *, not_before_ms: int = 0) -> None:
         """Schedule the write of changes and the end of locks, and count the memory that the records take.
 
-        not_before_ms: earlier ends of locks wait until then.
+        not_before_ms: locks that end earlier are released only at this time.
         """
         records = partition.records
         if records is None:
@@ -196,7 +197,7 @@ class SharePartitions:
         return partition
 
     def _drop_idle(self) -> bool:
-        """Drop one idle share partition, from the least recently used ones. Return False if none of these is idle."""
+        """Drop one idle share partition, from the least recently used ones. Return False if none is idle."""
         for partition in islice(self._by_key.values(), _CANDIDATES_MAX):
             if partition.is_idle:
                 self._drop(partition)
@@ -220,7 +221,7 @@ class SharePartitions:
         self._wake(partition)
 
     def _wake(self, partition: SharePartition) -> None:
-        """Wake the watches of a share partition, which check whether it can be acquired from."""
+        """Wake the watches of a share partition. They check whether records can be acquired now."""
         self._services.owner.purgatory.check(watch_key(partition.key))
 
     # -- changes of the cluster --------------------------------------------------------------------------------
@@ -272,8 +273,8 @@ class SharePartitions:
     def _restore(self, partition: SharePartition) -> None:
         """Have the group's coordinator create a missing state, and read it.
 
-        With kproc.flush=none, a power loss can take the state of an initialized partition. If the group is not to have
-        a state, because nobody has subscribed to the topic for example, the coordinator rejects this.
+        With kproc.flush=none, a power loss can remove the state of an initialized partition. The group's coordinator
+        rejects the call if the group must not have a state, because no member has subscribed to the topic for example.
         """
 
         def on_outcomes(outcomes: list[int]) -> None:
@@ -306,7 +307,7 @@ class SharePartitions:
             if answer["error_code"]:
                 self._fail(partition, answer["error_code"])
             elif answer["offset"] < 0 and timestamp != LATEST:
-                # No record is as new as the duration of share.auto.offset.reset allows.
+                # share.auto.offset.reset=by_duration: no record is as new as that. Begin at the end of the log.
                 self._choose_start(partition, state, LATEST)
             else:
                 self._load(partition, state, answer["offset"])
@@ -322,7 +323,7 @@ class SharePartitions:
             log = self._services.owner.partitions.get(partition.topic, image).log.state
             letters = partition.load(state, first_offset, log.start_offset, log.end_offset)
         except (KafkaError, Corrupt, OSError, ValueError) as error:
-            # A ValueError comes from a record state that only a newer Kafka or a tool can have written.
+            # A ValueError means that the state has a record state that only a newer Kafka or a tool can have written.
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
             self._fail(partition, int(code))
             return
@@ -358,8 +359,8 @@ class SharePartitions:
         """Archive records that were written as dead letters."""
 
         def on_done(error: KafkaError | None) -> None:
-            # Nobody would archive the records later, and they would fill the window. The next load writes the dead
-            # letters again, as after a crash.
+            # If the archiving cannot be persisted, drop the share partition: nobody would archive the records later,
+            # and they would fill the window. The next load writes the dead letters again, as after a crash.
             if error is not None and not partition.is_dropped:
                 self._drop(partition)
 
@@ -387,7 +388,8 @@ class SharePartitions:
             if partition.error is not None or self._is_unused(partition, now_ms):
                 self._drop(partition)
                 continue
-            # A share partition that only a watch uses is checked again after half of the time.
+            # A watch does not count as use. Check a share partition that only a watch keeps in memory again after half
+            # of the time.
             self._deadlines.bring_forward(partition, max(partition.used_ms, now_ms - IDLE_MS // 2) + IDLE_MS)
             self.changed(partition)
         writes = [
@@ -409,7 +411,7 @@ def watch_key(key: SharePartitionKey) -> tuple[str, SharePartitionKey]:
 
 
 def _client_error(code: int) -> KafkaError:
-    """Return the error for clients of a read or write of a state that failed, as Kafka's SharePartition has it."""
+    """Return the error that clients get after a failed read or write of a state, as in Kafka's SharePartition."""
     if code in _FENCED or code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
@@ -424,7 +426,7 @@ def _client_error(code: int) -> KafkaError:
 
 
 class _Timer(DelayedOperation):
-    """The next time at which the table has work."""
+    """The timer that calls `work` of the table at its next deadline."""
 
     __slots__ = ("_table",)
 

@@ -1,7 +1,7 @@
 """StateCalls: reads and writes of the states of share partitions at the share coordinators, with retries.
 
-A coordinator is unavailable for a short time when its Handler dies or when its partition is transferred. A repeated
-write changes nothing, because it has the same states.
+A coordinator is unavailable for a short time when its Handler dies or when its partition is transferred. Writes are
+idempotent, so a repeated write does no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _RETRIED: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _PAUSE_NS: Final = 50 * NS_PER_MS
-# Shorter than the clients' request timeout of 30 s, which also has to cover the wait for the disk.
+# Retries end after this time. It is shorter than the clients' request timeout of 30 s, which also covers the wait for
+# the disk.
 _RETRIES_NS: Final = 10_000 * NS_PER_MS
 
 OnOutcome = Callable[["SharePartition", Any], None]
@@ -86,7 +87,8 @@ class StateCalls:
         if call.partition.is_dropped:
             return
         if self._services.clock.now_ns() < due_ns:
-            # All parked operations were completed early, because this Handler stops or ACLs have changed.
+            # The pause was completed early, as all parked operations are when this Handler stops or ACLs have changed.
+            # Park again.
             self._services.owner.purgatory.watch(_StateCallPause(self, call, due_ns), ())
         else:
             self._send(call.operation, [call])

@@ -1,10 +1,10 @@
 """WantedRecords: the choice of the records that a member acquires.
 
-They are whole batches of the log, or exactly as many records as the member requests (KIP-1206).
+A member acquires whole batches of the log, or exactly as many records as it requests (KIP-1206).
 
 Records that were delivered before come first. A record that fails its consumer again and again must not use up the
-deliveries of its neighbours. So records whose deliveries are half used up are delivered without others, in ranges that
-get smaller with every delivery, and alone at the last one, as since Kafka 4.3.
+deliveries of its neighbours. So records with half of the allowed deliveries are delivered without other records, in
+ranges that get smaller with every delivery. At the last delivery a record is alone. Kafka does so since 4.3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Batches = Sequence[tuple[int, int]]  # The first and the last offset of batches 
 
 
 class WantedRecords(msgspec.Struct):
-    """The request of a member, and the records that it has acquired.
+    """One member's request for records, with the limits that are left.
 
     records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.
     batch_size: the size from which acquired ranges are divided, at the ends of batches. 0: never.
@@ -41,7 +41,8 @@ class WantedRecords(msgspec.Struct):
 
         aborted: those of the batches that belong to aborted transactions and must not be delivered.
         """
-        # Compaction has removed batches that were delivered and released.
+        # The log has no records below the first batch: compaction has removed them after they were delivered and
+        # released. Archive them.
         records.archive(fetched_from, batches[0][0] - 1, AVAILABLE)
         lasts = [last for _, last in batches]
         acquired: list[AcquiredRange] = []
@@ -77,7 +78,7 @@ class WantedRecords(msgspec.Struct):
     def _acquire_next(
         self, records: InFlightRecords, batches: Batches, lasts: list[int], acquired: list[AcquiredRange]
     ) -> None:
-        """Acquire records that were never delivered, as long as not too many are in flight."""
+        """Acquire records that were never delivered, up to the limit of records in flight."""
         at = bisect_left(lasts, records.end_offset)
         if at == len(lasts):
             return

@@ -110,7 +110,7 @@ class Acknowledgements:
         """Call the owners. Without anything to acknowledge the results are complete."""
         self._left = 1
         if not self._parts:
-            # As in Kafka, only errors are reported then.
+            # As in Kafka, a request without valid acknowledgements gets rows only for partitions with errors.
             self.results = {key: result for key, result in self.results.items() if result.error}
         self._send(list(self._parts))
         self._finish_one()
@@ -132,10 +132,10 @@ class Acknowledgements:
             call_owner(services, owner, SHARE_ACKNOWLEDGE, body, partial(self._on_reply, sent, version))
 
     def _on_reply(self, keys: Sequence[ShareKey], version: int, reply: PartsAcknowledged | Lost) -> None:
-        """Store an owner's results. Send the parts that have another owner by its metadata to that owner."""
+        """Store an owner's results. Send the partitions that have moved to another owner to that owner."""
         moved: list[ShareKey] = []
         if isinstance(reply, Lost):
-            # The owner died. Nobody knows whether it has stored the acknowledgements.
+            # The owner died and may or may not have stored the acknowledgements. The client has to acknowledge again.
             for key in keys:
                 self.results[key] = AcknowledgedPart(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         else:

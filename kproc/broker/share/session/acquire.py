@@ -1,7 +1,7 @@
-"""Acquire records for one ShareFetch from the owners of the session's partitions, and wait until there are some.
+"""Acquire records for one ShareFetch from the owners of the session's partitions, and wait if there are none.
 
 The home calls the owners one after the other, because each of them gets what the others have left of the limits. If
-nobody has records, each owner gets a watch, which ends when its partitions can be acquired from. A watch acquires
+nobody has records, each owner gets a watch, which ends when records of its partitions can be acquired. A watch acquires
 nothing, so nothing is lost if the client disconnects while watches end.
 """
 
@@ -35,10 +35,10 @@ from kproc.common.errors import ErrorCode
 if TYPE_CHECKING:
     from kproc.broker.request.context import Services
 
-# Numbers of watches. Those of Fetches count from 0, and an owner knows both kinds by one key.
+# Numbers of the watches of ShareFetches. Watches of Fetches count from 0, and an owner keeps both kinds under one key.
 _watch_numbers: Final = itertools.count(1 << 62)
-# Watches that end although nothing can be acquired, because other members were faster. After so many the client gets an
-# empty response, so that one request cannot keep its Handler busy.
+# Limit of the watches of one request that end although nothing can be acquired, because other members were faster. Then
+# the client gets an empty response, so that one request cannot keep its Handler busy.
 _VAIN_WAKES_MAX: Final = 16
 
 
@@ -57,7 +57,7 @@ class Acquisition(DelayedOperation):
     """The records that one ShareFetch acquires.
 
     `on_done` gets this object once, with a result for each partition that was tried in `results`. It may be called
-    before `start` returns. As a delayed operation it only has the deadline, at which it ends with what it has.
+    before `start` returns. The purgatory knows only its deadline, at which it completes with the records that it has.
     """
 
     __slots__ = (
@@ -112,7 +112,8 @@ class Acquisition(DelayedOperation):
     def cancel(self) -> None:
         """Abandon the request, because its client has disconnected. The end of its session releases its records.
 
-        A session that another connection has opened goes on. So call no more owners, whose records nobody would get.
+        A newer session of the member on another connection continues. Call no more owners, because nobody would get
+        their records.
         """
         self._is_gone = True
         self._todo.clear()
@@ -120,7 +121,7 @@ class Acquisition(DelayedOperation):
         self._cancel_watches()
 
     def on_expire(self) -> None:
-        """End the wait. Acquire what there is if the request waited for more bytes than that."""
+        """End the wait at the deadline. If the request waited for bytes_min, acquire the records that exist."""
         self._is_expired = True
         self._proceed()
 
@@ -179,12 +180,14 @@ class Acquisition(DelayedOperation):
     ) -> None:
         self._is_calling = False
         if self._session.is_closed:
-            # The release of the closed session may have come to the owner before it acquired for this call.
+            # The session was closed while the owner acquired records for it. Release them again, because the release at
+            # the close may have reached the owner before the acquire.
             release_at(self._services, self._session, owner)
             if not self._is_gone:
                 self.complete()
             return
-        # In the order of the partitions, as a dict so that a look-up among thousands is fast.
+        # Partitions with another owner, in their order. A dict instead of a list, because a look-up among thousands
+        # must be fast.
         moved: dict[ShareKey, None] = {}
         if isinstance(reply, Lost):
             for key in keys:
@@ -199,7 +202,8 @@ class Acquisition(DelayedOperation):
                 elif part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
                     moved[key] = None
         for key in moved:
-            # The new owner may have records. If the response has some already, the next request goes there.
+            # Forget the error of a moved partition, because its new owner may have records. If the response already has
+            # records, the next request asks the new owner.
             del self.results[key]
         if moved and not self._has_records():
             assert isinstance(reply, PartsAcquired)
@@ -239,7 +243,7 @@ class Acquisition(DelayedOperation):
         ]
 
     def _watch_all(self) -> None:
-        """Let each owner call back when something can be acquired from it, and park until the deadline."""
+        """Send each owner a watch, which it replies to when records can be acquired, and park until the deadline."""
         if not self.is_parked:
             self._services.owner.purgatory.watch(self, ())
         bytes_min = max(1, self._limits.bytes_min // len(self._parts))
@@ -260,16 +264,16 @@ class Acquisition(DelayedOperation):
             call_owner(services, owner, SHARE_WATCH, body, partial(self._on_watch_ended, owner, watch))
 
     def _on_watch_ended(self, owner: int, watch: Watch, reply: WatchEnded | Lost) -> None:
-        """Call an owner again that may have records now, or whose successor may have them."""
+        """Acquire again from an owner that may have records now, or from its successor if it has died."""
         if self._watches.get(owner) != watch or self.is_completed:
             return
         del self._watches[owner]
         if self._services.clock.now_ns() >= self.deadline_ns:
-            # The operation's own deadline completes it.
+            # The deadline of this operation completes it.
             return
         self._vain_wakes += 1
         if isinstance(reply, Lost):
-            # The partitions may have another owner by now.
+            # The owner died. Look up the owners of its partitions again.
             self._route(self._parts.pop(owner))
         elif owner not in self._todo:
             self._todo.append(owner)
@@ -283,4 +287,4 @@ class Acquisition(DelayedOperation):
 
 
 def _ignore(_reply: Reply | Lost) -> None:
-    """Discard the reply to the end of a watch."""
+    """Ignore the reply to CANCEL_WATCH."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def call_owner(
     services: Services, owner: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]
 ) -> None:
-    """Call the owner of partitions. If it is this Handler, handle the call here. `on_reply` may be called at once."""
+    """Call the owner of partitions, without a message if it is this Handler. `on_reply` may be called at once."""
     if owner != services.handler_index:
         services.peers.ask(owner, call, body, on_reply)
         return
@@ -29,13 +29,13 @@ def call_owner(
 
 
 def release_at(services: Services, session: ShareSession, owner: int) -> None:
-    """Release what an ended session holds at one owner."""
+    """Release the records that an ended session holds at one owner."""
     body = ReleaseHolder(services.image.version, session.holder)
     call_owner(services, owner, SHARE_RELEASE, body, lambda _reply: None)
 
 
 def release_session(services: Services, session: ShareSession) -> None:
-    """Release what an ended session holds, at each owner that it has used."""
+    """Release the records that an ended session holds, at each owner that it has called."""
     owners, session.owners = session.owners, set()
     for owner in owners:
         release_at(services, session, owner)

@@ -3,8 +3,8 @@
 A session is identified by its group and member, and ends with the connection that opened it. The caller then releases
 the records that it holds (`owner_call.py: release_session`).
 
-The rules of epochs are those of KIP-932: 0 opens a session, -1 ends it, and each other request must have the epoch that
-follows the one of the request before it.
+Epochs follow KIP-932: 0 opens a session, -1 ends it, and any other request must have the previous request's epoch plus
+1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SESSION_PARTITIONS_MAX: Final = 2_000
 # Limit of the partitions of all sessions of a Handler. Each takes about 200 bytes. Kafka has no such limit.
 PARTITIONS_MAX: Final = 200_000
 
-# (topic id, partition index)
+# Identifies a partition: (topic id, partition index).
 ShareKey = tuple[bytes, int]
 Fields = dict[str, Any]
 
@@ -36,9 +36,10 @@ class SessionPartition:
     __slots__ = ("must_respond", "topic_name")
 
     def __init__(self, *, must_respond: bool) -> None:
-        # The next response must have a row for the partition, even without news.
+        # True if the next response must have a row for the partition even without records or an error.
         self.must_respond = must_respond
-        # The topic's name, once it was found. It tells a deleted topic from an id that never existed.
+        # The topic's name, or None until the metadata had the topic. With a name, a missing topic was deleted; without
+        # one, it never existed.
         self.topic_name: str | None = None
 
 
@@ -50,10 +51,11 @@ class ShareSession:
     def __init__(self, holder: ShareHolder, connection_id: int, keys: Iterable[ShareKey]) -> None:
         self.holder = holder
         self.connection_id = connection_id
-        # Handlers that were called for this session. At its end, each of them releases what the session holds.
+        # Handlers that this session has called. At its end each of them releases the records that the session holds
+        # there.
         self.owners: set[int] = set()
         self.is_closed = False
-        # The duration of a lock in the last reply of an owner.
+        # The duration of a lock (ms), from the last reply of an owner.
         self.lock_ms = 0
         self.start(keys)
 
@@ -72,7 +74,7 @@ class ShareSession:
             self.targets.pop(key, None)
 
     def advance(self) -> None:
-        """Expect the next epoch. They wrap to 1, because 0 opens a session."""
+        """Expect the next epoch. Epochs wrap to 1, because 0 opens a session."""
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
     def needs_row(self, key: ShareKey, *, has_records: bool, has_error: bool) -> bool:
@@ -82,7 +84,7 @@ class ShareSession:
         """
         target = self.targets.get(key)
         if target is None:
-            # Another request of the client has removed the partition meanwhile.
+            # Another request of the client has removed the partition from the session while this one waited.
             return has_records or has_error
         needs = has_records or has_error or target.must_respond
         target.must_respond = has_error
@@ -94,10 +96,10 @@ class ShareSession:
 class ShareSessions:
     """The sessions of one Handler: at most `group.share.max.share.sessions`, and PARTITIONS_MAX in all of them.
 
-    No group can use up the sessions or the partitions for itself. If a Handler has too many sessions, a group gets one
-    of the group that has most, as long as that one has at least two more. Its session that was not used for the longest
-    time is closed. If a Handler has too many partitions, sessions of the group that has most partitions are closed, the
-    largest first, as long as that group keeps at least as many partitions as the other group gets.
+    No group can use up the sessions or the partitions for itself. If a Handler has too many sessions, the group with
+    the most sessions loses the one that was not used for the longest time, provided that it has at least two more than
+    the group of the new session. If a Handler has too many partitions, sessions of the group that has most partitions
+    are closed, the largest first, provided that it keeps at least as many partitions as the other group then has.
 
     A member's epochs and partitions are known to its home only. A client that reaches another home gets
     SHARE_SESSION_NOT_FOUND and opens a new session there.
@@ -108,7 +110,7 @@ class ShareSessions:
         self._sessions_max = sessions_max
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[int, list[ShareSession]] = {}
-        # By group and member. The session that was used last is the last one of its group.
+        # By group and member. In each group the session that was used last is the last one.
         self._by_group: dict[str, dict[str, ShareSession]] = {}
         self._partition_count = 0
         self._partitions_by_group: dict[str, int] = {}
@@ -145,7 +147,8 @@ class ShareSessions:
             return before, None
         if before is not None:
             self.close(before)
-        # Times of the monotonic clock also differ from the numbers of a former process of this Handler.
+        # Use the monotonic time as the least number, so that the numbers differ from those of a former process of this
+        # Handler.
         self._last_number = max(self._last_number + 1, now_ns)
         holder = ShareHolder(group_id, member_id, self._last_number, self._home)
         session = ShareSession(holder, connection_id, keys)
@@ -158,9 +161,9 @@ class ShareSessions:
     def make_room(
         self, group_id: str, member_id: str, keys: Sequence[ShareKey]
     ) -> Sequence[ShareSession] | None:
-        """Close sessions of another group if a member's session needs their room. None: there is no room.
+        """Close sessions of another group if the limits require it for a member's session. None if that is not enough.
 
-        The session that it replaces makes room. The caller releases the records of the closed sessions.
+        A session of the member that is replaced does not count. The caller releases the records of the closed sessions.
         """
         if len(keys) > SESSION_PARTITIONS_MAX:
             return None
@@ -179,16 +182,16 @@ class ShareSessions:
         return victims
 
     def _find_victim(self, group_id: str) -> ShareSession | None:
-        """Return the session that a group may take in a full Handler. None: no group has at least two more."""
+        """Return the session to close for a new one of this group. None if no group has two more than this group."""
         most = max(self._by_group.values(), key=len)
         if len(most) < len(self._by_group.get(group_id, ())) + 2:
             return None
         return next(iter(most.values()))
 
     def _find_large_victims(self, group_id: str, growth: int) -> Sequence[ShareSession] | None:
-        """Return the sessions to close so that a group can have `growth` more partitions. None: it cannot.
+        """Return the sessions to close so that a group can have `growth` more partitions. None if that is impossible.
 
-        They belong to the group with most partitions. It keeps as many as the other group then has.
+        The sessions belong to the group with the most partitions. It keeps as many as the other group then has.
         """
         excess = self._partition_count + growth - PARTITIONS_MAX
         if excess <= 0:
@@ -198,7 +201,8 @@ class ShareSessions:
         if left - excess < wanted:
             return None
         victims: list[ShareSession] = []
-        # Of sessions with the same number of partitions, the one that was not used for the longest time is the first.
+        # Largest sessions first. sorted() is stable, so among equal ones the session that was not used for the longest
+        # time is the first.
         by_size = sorted(self._by_group[largest].values(), key=lambda each: len(each.targets), reverse=True)
         while excess > 0:
             victims.append(by_size[len(victims)])
@@ -222,11 +226,11 @@ class ShareSessions:
 
         Return the sessions of another group that were closed to make room. The caller releases their records.
         Raises INVALID_SHARE_SESSION_EPOCH if the client has missed a response or sent a request twice, and
-        SHARE_SESSION_LIMIT_REACHED if there is no room for the partitions that it adds.
+        SHARE_SESSION_LIMIT_REACHED if the limits do not allow the partitions that it adds.
         """
         if epoch != session.epoch:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-        # Check before anything is added. Otherwise rejected requests could add partitions without a limit.
+        # Check the limits before adding partitions. Otherwise rejected requests could add partitions without a limit.
         size = len({*session.targets, *keys}.difference(forgotten))
         growth = size - len(session.targets)
         group_id = session.holder.group_id

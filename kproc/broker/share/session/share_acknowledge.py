@@ -1,7 +1,7 @@
 """ShareAcknowledge (key 79), versions 1-2 (KIP-932).
 
-A member accepts, releases, rejects or renews records that it has acquired. The request has the next epoch of the
-member's share session, as a ShareFetch has. Epoch -1 ends the session.
+A member accepts, releases, rejects or renews records that it has acquired. As in a ShareFetch, the request has the next
+epoch of the member's share session. Epoch -1 ends the session.
 
 Versions: v2 renewals of locks (KIP-1222), with the duration of a lock in the response.
 """
@@ -69,7 +69,7 @@ def _respond(
     *,
     is_final: bool,
 ) -> None:
-    """Send the results. Release the other records of a closed session, as KafkaApis does after the rest."""
+    """Send the results. If the request ends the session, release its other records, as KafkaApis does."""
     services = context.services
     if is_final:
         services.owner.share_sessions.close(session)

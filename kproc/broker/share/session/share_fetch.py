@@ -1,14 +1,15 @@
 """ShareFetch (key 78), versions 1-2 (KIP-932).
 
-A member acquires records of the partitions of its share session, and acknowledges records that it got before. The
-records leave as ranges of files, as in Fetch. If there are none, the request waits for up to max.wait.ms.
+A member acquires records of the partitions of its share session, and acknowledges records that it got before. As in
+Fetch, the records are sent as ranges of files. If no record can be acquired, the request waits for up to max.wait.ms.
 
 Epoch 0 opens a session and -1 ends it (sessions.py). A response has the partitions with records, with errors, with
 acknowledgements, and those that are new in the session.
 
 Differs from Kafka: `group.share.max.share.sessions` limits the sessions of each Handler. Their partitions have limits,
 too. One group cannot use up either of them (sessions.py). Another connection cannot continue a session. A client above
-its consumer_byte_rate acquires nothing until it is below it again; Kafka's broker acquires records and drops them.
+its consumer_byte_rate acquires nothing until its rate is below the quota again; Kafka's broker acquires records and
+drops them.
 
 Versions: v2 acquire modes (KIP-1206), renewals of locks (KIP-1222).
 """
@@ -87,7 +88,7 @@ def _check_renewal(request: Fields) -> None:
 
 
 def _find_session(context: RequestContext, request: Fields, keys: Sequence[ShareKey]) -> ShareSession | None:
-    """Return the session of a request, which may be a new one. None: there is no room for a new one.
+    """Return the session of a request, which may be a new one. None if the limits allow no new session.
 
     keys: the partitions that the request names.
     Raises KafkaError with Kafka's error for an epoch that is not the next one, and for an unknown session.
@@ -104,7 +105,7 @@ def _find_session(context: RequestContext, request: Fields, keys: Sequence[Share
             release_session(services, closed)
         return session
     if has_acknowledgements(request["topics"]):
-        # A new session holds no records yet.
+        # A new session cannot acknowledge, because it holds no records yet.
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     evicted = sessions.make_room(group_id, member_id, keys)
     if evicted is None:
@@ -123,9 +124,9 @@ def keys_of_forgotten(topics: Sequence[Fields]) -> list[ShareKey]:
 
 
 class _SessionLimit(DelayedOperation):
-    """A ShareFetch for which there was no room for a session. Its error waits for max.wait.ms.
+    """A ShareFetch that would exceed the limits of sessions. Its error response waits for max.wait.ms.
 
-    A client would otherwise repeat its request at once, for ever.
+    Without the wait the client would repeat its request at once, for ever.
     """
 
     __slots__ = ("_context",)
@@ -179,7 +180,7 @@ class ShareFetch:
         self._acknowledged: dict[ShareKey, AcknowledgedPart] = {}
         self._acquired: dict[ShareKey, AcquiredPart] = {}
         self._failed: dict[ShareKey, ErrorCode] = {}
-        # As in Kafka, a request that waits is not authorized again.
+        # As in Kafka, authorize the request only once, even if it waits.
         named: Iterable[ShareKey] = keys if self._is_final else dict.fromkeys((*session.targets, *keys))
         names = topic_names(context.services, named)
         self._denied = denied_topics(context, Operation.READ, names)
@@ -218,7 +219,8 @@ class ShareFetch:
         if not wanted or request["max_records"] <= 0 or bytes_max <= 0:
             self._finish_one()
             return
-        # Rotate, so that the limits starve no partition, by the epoch of the request as Kafka does.
+        # As in Kafka, rotate the partitions by the epoch of the request, so that the limits of records and bytes starve
+        # no partition.
         at = request["share_session_epoch"] % len(wanted)
         limits = AcquireLimits(
             records_max=request["max_records"],
@@ -297,8 +299,8 @@ class ShareFetch:
         context.reply({"acquisition_lock_timeout": session.lock_ms, **by_topic(context, rows)})
 
     def _add_row(self, rows: dict[ShareKey, Fields], key: ShareKey, part: AcquiredPart) -> None:
-        """Add the row of a partition with news. As in Kafka, the message of an error is not sent."""
-        # A log that opens later is no error. The client finds it open at one of its next requests.
+        """Add a partition's row if the client must learn its result. As in Kafka, an error's message is not sent."""
+        # A log that is not open yet is no error for the client. One of its next requests finds the log open.
         code = 0 if part.error == OPENS_LATER else part.error
         acquired = part.acquired
         needs_row = self._session.needs_row(key, has_records=bool(acquired), has_error=bool(code))

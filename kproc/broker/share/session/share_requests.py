@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 # Limit of the rows of a request: batches, partitions, and types of single records.
 ROWS_MAX: Final = 20_000
-# Limit of the partitions and batches of a request, which cost more than types. One step handles all of them.
-# A partition with a batch takes up to 5,900 bytecodes, which is 120 ms for 1,000 of them.
+# Limit of the partitions and batches of a request, which cost more than types of single records. One step handles all
+# of them. A partition with a batch takes up to 5,900 bytecodes, which is 120 ms for 1,000 of them.
 PARTS_MAX: Final = 2_000
 _MEMBER_ID_MAX: Final = 36
-# With these errors a client looks up the leader. It gets it with the error (KIP-951).
+# Errors after which a client looks up the leader. The response tells the leader with the error (KIP-951).
 _LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
     """Reject a request without a valid group and member, and one with too many partitions.
 
-    Without the feature share.version, reject all.
+    Without the feature share.version, reject every request.
     """
     if share_version(context.services.image) < 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -51,13 +51,16 @@ def _count_parts(topics: Iterable[Fields]) -> int:
 
 
 def topic_names(services: Services, keys: Iterable[ShareKey]) -> Iterator[str]:
-    """Yield the topic's name of each partition whose topic exists. Without an authorizer nobody reads them."""
+    """Yield the topic's name of each partition whose topic exists.
+
+    The iterator is lazy, because without an authorizer nobody reads the names.
+    """
     by_id = services.image.topics_by_id
     return (topic.name for topic_id, _ in keys if (topic := by_id.get(topic_id)) is not None)
 
 
 def add_leader(services: Services, key: ShareKey, row: Fields) -> None:
-    """Add the partition's leader to a row with an error after which clients look it up."""
+    """Add the partition's leader to a row whose error would make the client look it up."""
     if row["error_code"] in _LEADER_ERRORS:
         partition = find_partition(services, key)
         epoch = -1 if partition is None else partition.leader_epoch

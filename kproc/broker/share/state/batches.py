@@ -1,8 +1,9 @@
 """Merge of state batches: pure functions, with the rule of Kafka 4.4's PersisterStateBatchCombiner.
 
-Kafka replays the records that kproc writes, and the other way round, so both must merge in the same way. Where batches
-overlap, the one with the higher delivery count wins, and among equal counts the one with the higher state. So the order
-of updates does not matter: a stored delivery count never decreases, and a completed delivery follows its release.
+Kafka can replay the records that kproc writes, and kproc those of Kafka, so both must merge in the same way. Where
+batches overlap, the one with the higher delivery count wins, and among equal counts the one with the higher state. So
+the order of updates does not matter: a stored delivery count never decreases, and a completed delivery follows its
+release.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from kproc.broker.share.state.messages import NO_OFFSET, StateBatch
 Batches = tuple[StateBatch, ...]
 
 # Limit of the batches of one state. A batch takes 20 bytes of a snapshot, which must fit into one record batch of the
-# default max.message.bytes. Otherwise no snapshot could be written, and no older record be deleted.
+# default max.message.bytes. Otherwise no snapshot could be written, and no older record could be deleted.
 BATCHES_MAX: Final = 45_000
 
 
 def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -> Batches:
-    """Merge an update into the present batches, and remove what is below the start offset.
+    """Merge an update into the present batches, and remove the offsets below the start offset.
 
     current: sorted by offset, without overlaps, as this function returns them.
-    update: in any order. Its batches may overlap each other. None may end before it begins.
+    update: in any order, with overlaps. No batch may have a last offset below its first.
     """
     merged = list(_without_prefix(current, start_offset))
     for each in _sweep(prune(update, start_offset)):
-        # Only these batches touch the update's. The neighbours count, because they may be joined with it. So a write
-        # costs as much as it changes, however many batches a state has.
+        # Merge only the batches that overlap the new one or are adjacent to it, because adjacent ones may be joined. So
+        # the cost of a write does not depend on the number of batches in the state.
         low = _count_before(merged, each.first - 1)
         high = low
         while high < len(merged) and merged[high].first <= each.last + 1:
@@ -49,7 +50,7 @@ def has_too_many(current: Batches, update: Batches) -> bool:
 
 
 def _without_prefix(batches: Batches, start_offset: int) -> Batches:
-    """Return sorted batches as `prune` does, without looking at those that stay."""
+    """Return `prune` of sorted batches. Skips the batches that stay, because a state can have thousands."""
     count = _count_before(batches, start_offset)
     kept = batches[count:] if count else batches
     if kept and kept[0].first < start_offset:
@@ -85,7 +86,7 @@ def _count_before(batches: Sequence[StateBatch], offset: int) -> int:
 def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
     """Return the batches without overlaps, in the order of their offsets. Join adjacent equal ones.
 
-    At each offset the batch with the highest delivery count wins, and of equal ones that with the highest state.
+    At each offset the batch with the highest delivery count wins, and of equal ones the batch with the highest state.
     """
     ordered = sorted(batches, key=lambda each: each.first)
     borders = sorted({each.first for each in batches} | {each.last + 1 for each in batches})

@@ -4,14 +4,14 @@ The rules are those of Kafka's ShareCoordinatorShard. Every change is one record
 update with the changed batches. After share.coordinator.snapshot.update.records.per.snapshot updates, the next change
 is a snapshot. The state follows the log: it changes when a record is appended.
 
-A snapshot that is larger than the topic's max.message.bytes allows is put off: updates continue, and the log grows. The
-default has room for every state.
+A snapshot above the topic's max.message.bytes is postponed: updates continue, and the log grows. With the default every
+state fits.
 
-A sweep deletes the records below the oldest snapshot that is needed. Before, it writes snapshots of cold share
-partitions, because one that is never changed would keep the whole log.
+A sweep deletes the records below the oldest snapshot that is needed. Before that it writes snapshots of cold share
+partitions, because the old snapshot of one that never changes would keep the whole log.
 
 Differs from Kafka: every snapshot begins a new count of updates. In Kafka, snapshots of cold share partitions and of
-initialized ones do not, so that the next regular snapshot comes earlier there.
+initialized ones do not, so that Kafka's next regular snapshot comes earlier.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OnState = Callable[[PersistedState | int], None]
 # Costs in steps, in units of about 1 us: to check a share partition, to write its snapshot or its tombstone.
 _CHECK_COST: Final = 1
 _WRITE_COST: Final = 60
-# Upper limits of a record's bytes: besides its batches and the group's id, and for each batch.
+# Upper limits of a record's size in bytes: of all but its batches and the group's id, and of each batch.
 _STATE_BYTES: Final = 100
 _BATCH_BYTES: Final = 20
 
@@ -70,21 +70,21 @@ class ShareEnvironment(NamedTuple):
 
     config: Config
     timing: Timing
-    # (topic id, index): True if the partition exists.
+    # Called with (topic id, index). Returns True if the partition exists.
     has_partition: Callable[[bytes, int], bool]
 
 
 class _StoredPartition:
-    """A share partition with the state that its records have made."""
+    """A share partition with its state, which is the result of its records."""
 
     __slots__ = ("fence_epoch", "has_warned", "key", "snapshot_offset", "state", "updates")
 
     def __init__(self, key: SharePartitionKey, state: Snapshot, snapshot_offset: int) -> None:
         self.key = key
         self.state = state
-        # Owners of an older leader epoch are fenced. Initializing sets the state's own epoch to 0, as in Kafka, but
-        # this one does not decrease before the next load. A former owner that is not fenced any more then cannot write
-        # either, because initializing has raised the state epoch.
+        # Writes of an older leader epoch are rejected. As in Kafka, initializing sets the epoch in the state to 0, but
+        # this one does not decrease before the next load. After a load a former owner still cannot write, because
+        # initializing has raised the state epoch.
         self.fence_epoch = state.leader_epoch
         self.snapshot_offset = snapshot_offset
         self.updates = 0  # Since the last snapshot.

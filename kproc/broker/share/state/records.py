@@ -171,17 +171,17 @@ def decode_share_record(
     """Decode a record. Raises Corrupt for bytes that no version of Kafka writes, and UnknownRecord."""
     try:
         if key is None:
-            raise ProtocolError("a record without a key")
+            raise ProtocolError("the record has no key")
         (number,) = INT16.unpack_from(key)
         if number not in _TYPES:
-            raise UnknownRecord(f"key of type {number}")
+            raise UnknownRecord(f"its key has the unknown type {number}")
         record_type = ShareStateRecordType(number)
         share_key = _read_key(key)
         if value is None:
             return share_key, None
         (version,) = INT16.unpack_from(value)
         if version != _VERSION:
-            raise ProtocolError(f"value of version {version}")
+            raise ProtocolError(f"the value has the unknown version {version}")
         fields, _position = _READERS[record_type](value, INT16.size)
         fields["batches"] = tuple(StateBatch(**each) for each in fields["batches"])
         made = Update(**fields) if record_type is ShareStateRecordType.UPDATE else Snapshot(**fields)
@@ -196,5 +196,5 @@ def _read_key(key: bytes) -> SharePartitionKey:
         raise ProtocolError("the group id in the key is null")
     topic_id, partition = _PLACE.unpack_from(key, position)
     if position + _PLACE.size != len(key):
-        raise ProtocolError(f"{len(key) - position - _PLACE.size} bytes after the key")
+        raise ProtocolError(f"{len(key) - position - _PLACE.size} surplus bytes at the end of the key")
     return SharePartitionKey(group_id, topic_id, partition)
