@@ -318,7 +318,7 @@ _DONE = "{result} {rule}"
 def _rows(rules: Sequence[Acl], result: str) -> list[dict[str, Any]]:
     """Return a row for each rule. Raise a Failure if there is none."""
     if not rules:
-        raise Failure("there is no such rule")
+        raise Failure("no access rule matches; kproc acl list shows all")
     return [row_of(rule) | {"result": result} for rule in dict.fromkeys(rules)]
 
 

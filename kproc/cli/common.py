@@ -213,7 +213,7 @@ def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
     try:
         listeners = client.operate("status")["listeners"]
     except ClientError:
-        raise Failure(f"{client.address} serves no records") from None
+        raise Failure(f"{client.address} does not serve clients: it has no Produce API") from None
     finally:
         client.close()
     by = ", ".join(str(row["advertised"]) for row in listeners.values())

@@ -129,7 +129,7 @@ def _reject_unknown(resource: Resource, missing: set[str]) -> None:
     unhonoured = sorted(missing & KNOWN_UNHONOURED)
     if unhonoured:
         raise Failure(
-            f"Kafka's settings without effect here, which {resource} does not keep: {', '.join(unhonoured)}"
+            f"{resource} does not store these settings of Kafka, which have no effect in kproc: {', '.join(unhonoured)}"
         )
     if missing:
         raise Failure(f"{resource} has no setting {', '.join(sorted(missing))}")

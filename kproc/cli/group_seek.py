@@ -100,7 +100,7 @@ def seek(
         members = 0 if execute else len(description["members"])
     _print_seek(group, rows, output, members=members, execute=execute, is_share=is_share)
     if errors:
-        raise Failure(f"not moved: {'; '.join(explain_unserved(bootstrap, errors).values())}")
+        raise Failure(f"offsets not changed: {'; '.join(explain_unserved(bootstrap, errors).values())}")
 
 
 def _print_seek(

@@ -99,7 +99,7 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
             [api["request"], versions, api["requests_total"], api["errors_total"], api["timed"], *times]
         )
     header = ["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50", "P99", *parts]
-    print_line("times in ms; P50 and P99 of the whole, QUEUE to SEND are means of its parts")
+    print_line("times in ms; P50 and P99 are of the whole request, QUEUE to SEND the mean of each phase")
     print_table(header, rows, drop=("VERSIONS", "TIMED", "SEND", "ANSWER", "QUEUE", "ERRORS"))
 
 

@@ -182,7 +182,7 @@ def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
         position += INT32.size
         # Reject other lengths, because a negative one would move the position back, and an empty block has no meaning.
         if not 0 < length <= len(view) - position:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block of {length} bytes")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block claims to have {length} bytes")
         part = _unsnappy_block(view[position : position + length], room, limit_bytes)
         room -= len(part)
         parts.append(part)

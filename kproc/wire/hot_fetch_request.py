@@ -178,7 +178,7 @@ def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
         position += 4
     # Reject a count larger than the remaining bytes, because an element has at least one byte.
     if not 0 <= count <= len(body) - position:
-        raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
+        raise ProtocolError(f"array of {count} elements, but only {len(body) - position} bytes remain")
     if count > ELEMENTS_MAX:
         raise ProtocolError(f"array of {count} elements; the limit is {ELEMENTS_MAX}")
     return count, position

@@ -131,7 +131,7 @@ def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
             index, size = _PLAIN_PARTITION.unpack_from(body, at)
             start = at + 8
             if size < -1 or start + size > end:
-                raise ProtocolError(f"records of {size} bytes, {end - start} remain")
+                raise ProtocolError(f"records of {size} bytes, but only {end - start} remain")
             at = start + size if size >= 0 else start
             partitions.append((index, body[start:at] if size >= 0 else None))
         topics.append(ProduceTopic(name, None, partitions))
@@ -185,7 +185,7 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
             at = start + size - 1 if size else start
             # Check the end, because a slice beyond it would be shorter without an error.
             if at > end:
-                raise ProtocolError(f"records of {size - 1} bytes, {end - start} remain")
+                raise ProtocolError(f"records of {size - 1} bytes, but only {end - start} remain")
             partitions.append((index, body[start:at] if size else None))
             at = skip_tagged_fields(body, at) if body[at] else at + 1
         at = skip_tagged_fields(body, at) if body[at] else at + 1
@@ -203,7 +203,7 @@ def _reject_count(count: int, remaining: int) -> NoReturn:
     """
     if 0 <= count <= remaining:
         raise ProtocolError(f"Produce to more than {PRODUCE_ROWS_MAX} topics and partitions")
-    raise ProtocolError(f"array of {count} elements, {remaining} bytes remain")
+    raise ProtocolError(f"array of {count} elements, but only {remaining} bytes remain")
 
 
 # ---- responses --------------------------------------------------------------------------------------------

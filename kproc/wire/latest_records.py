@@ -54,7 +54,7 @@ class LatestRecords:
         Raises INVALID_RECORD unless the records fill `raw` exactly. Headers and timestamps are not checked.
         """
         if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
-            raise _invalid(f"{count} records in {len(raw)} bytes")
+            raise _invalid(f"batch claims {count} records in {len(raw)} bytes")
         rows: dict[bytes | None, Row] = {}
         shapes = self._shapes
         position, left, size = 0, count, len(raw)
@@ -77,7 +77,7 @@ class LatestRecords:
                     rows.update(zip(map(_key_of, run), run, strict=True))
                     left -= len(run)
                     if left < 0:
-                        raise _invalid(f"more than {count} records")
+                        raise _invalid(f"batch has more records than the {count} that its header claims")
                     continue
             position, row = read_row(raw, start)
             rows[row[1]] = row

@@ -189,7 +189,7 @@ def read_compact_string(data: Buffer, position: int) -> tuple[str | None, int]:
         return None, position
     end = position + length
     if end > len(data) or length > STRING_BYTES_MAX:
-        raise ProtocolError(f"string of {length} bytes, {len(data) - position} remain")
+        raise ProtocolError(f"string of {length} bytes, but only {len(data) - position} remain")
     return str(data[position:end], "utf-8"), end
 
 

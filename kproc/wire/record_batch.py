@@ -313,7 +313,7 @@ def encode_batch(
         following = offsets[-1] + 1 if offsets else base_offset
         offset = record.offset if record.offset >= 0 else following
         if offset < following:
-            raise ValueError(f"offset {offset} where {following} is the least")
+            raise ValueError(f"offset {offset} is below {following}, the lowest offset that may follow")
         offsets.append(offset)
     raw = record_format.encode_records(
         (record.timestamp_ms - base_timestamp, offset - base_offset, record)

@@ -224,7 +224,7 @@ def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
     count, position = read_varint(raw, position)
     # A header has at least two bytes, because each of its two lengths takes one.
     if not 0 <= count <= (end - position) // 2:
-        raise ProtocolError("more headers than bytes")
+        raise ProtocolError("record claims more headers than its bytes can hold")
     if count > HEADERS_CHECKED_MAX:
         raise _too_many_headers()
     for _ in range(count):

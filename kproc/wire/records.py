@@ -85,7 +85,7 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
     count, position = read_varint(raw, position)
     # Bound the count by the bytes before it is used, because a record of a few bytes can claim billions of headers.
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
-        raise _invalid(f"record with {count} headers")
+        raise _invalid(f"record claims to have {count} headers")
     if count > HEADER_COUNT_MAX:
         raise _too_many_headers()
     headers: list[tuple[str, bytes | None]] = []
@@ -169,7 +169,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     The records must fill `raw` exactly. Their offsets must rise; compaction leaves gaps, but never repeats an offset.
     """
     if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
-        raise _invalid(f"{count} records in {len(raw)} bytes")
+        raise _invalid(f"batch claims {count} records in {len(raw)} bytes")
     position = 0
     last_offset = base_offset - 1
     header_count = 0
@@ -178,7 +178,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
             record, position = read_record(raw, position, base_timestamp, base_offset)
             # Reject offsets that repeat or fall, because a consumer would read a record twice, or skip some.
             if record.offset <= last_offset:
-                raise _invalid(f"offset {record.offset} follows {last_offset}")
+                raise _invalid(f"record at offset {record.offset} follows {last_offset}: offsets must rise")
             last_offset = record.offset
             if record.headers:
                 header_count += len(record.headers)

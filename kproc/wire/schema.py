@@ -138,7 +138,7 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
         # Compact strings have lengths of 32 bits (KIP-482), but no later record or response could carry more than an
         # int16 allows.
         if end > len(data) or length > STRING_BYTES_MAX:
-            raise ProtocolError(f"{path}: string of {length} bytes, {len(data) - position} remain")
+            raise ProtocolError(f"{path}: string of {length} bytes, but only {len(data) - position} remain")
         return data[position:end].decode(), end
 
     return read_string
@@ -155,7 +155,7 @@ def _bytes_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
             raise _null_refused(path)
         end = position + length
         if end > len(data):
-            raise ProtocolError(f"{path}: {length} bytes, {len(data) - position} remain")
+            raise ProtocolError(f"{path}: {length} bytes, but only {len(data) - position} remain")
         return data[position:end], end
 
     return read_bytes
@@ -284,7 +284,9 @@ def tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
                 # A known tag with another size is a mistake of the client. To read on would decode the rest at the
                 # wrong place.
                 if position != end:
-                    raise ProtocolError(f"{schema.path}.{name}: tag of {size} bytes holds something else")
+                    raise ProtocolError(
+                        f"{schema.path}.{name}: the value does not fill its tagged field of {size} bytes"
+                    )
             position = end
         return position
 

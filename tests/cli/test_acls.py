@@ -82,7 +82,7 @@ def test_acl_add_list_and_delete(kproc: Kproc) -> None:
     assert kproc("delete --all --yes").returncode == 0
     assert rules(kproc) == []
     nothing = kproc("delete bob --yes")
-    assert (nothing.returncode, nothing.stderr) == (1, "kproc: there is no such rule\n")
+    assert (nothing.returncode, nothing.stderr) == (1, "kproc: no access rule matches; kproc acl list shows all\n")
 
 
 def test_acl_list_includes_covering_prefix_and_wildcard_acls(kproc: Kproc) -> None:

@@ -74,13 +74,13 @@ def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float,
     """
     if after["transport"] != "process":
         raise TooQuiet(
-            f"the broker runs {after['transport']}: all roles share one process, counts mean nothing"
+            f"the broker runs {after['transport']}: all roles share one process, so there is nothing to choose"
         )
     rates = _requests(after) - _requests(before)
     if rates < REQUESTS_MIN:
         raise TooQuiet(
-            f"{max(0, rates)} requests in {seconds:.0f} s: under {REQUESTS_MIN} the costs of one are not known."
-            " Ask again under load, or measure: kproc tune"
+            f"{max(0, rates)} requests in {seconds:.0f} s: below {REQUESTS_MIN} the costs of one are not known."
+            " Run this again under load, or measure by kproc tune"
         )
     uses = [_use(role, before, after, rates / seconds, seconds) for role in _ROLES]
     remarks = []

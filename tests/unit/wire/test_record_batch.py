@@ -166,7 +166,7 @@ def test_a_marker_is_recognised_by_its_bytes_and_nothing_else_is(outcome: rb.Con
 def test_batch_without_records_or_falling_offsets_asserts():
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])
-    with pytest.raises(ValueError, match="is the least"):
+    with pytest.raises(ValueError, match="is below 5"):
         encode_batch([Record(b"a", b"", offset=4)], base_offset=5)
 
 
