@@ -189,8 +189,8 @@ class Acceptor(Role):
         due = [self._parked.first]
         if self._backoff_until_ns:
             due.append(self._backoff_until_ns)
-        # Skip a ready time in the past. After it, a blocked Acceptor waits for a credit or for a connection to close,
-        # and a Processor reports both on its handoff socket.
+        # Skip `ready_ns` if it has passed. From then on, a blocked Acceptor waits for a credit or for a connection to
+        # close, and a Processor reports both on its handoff socket.
         if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
             due.append(self.quotas.ready_ns)
         if self._lookups.is_busy:
@@ -265,8 +265,9 @@ class Acceptor(Role):
 
     def _watch_listener(self, wanted: bool) -> None:
         fd = self._listening.fileno()
-        # The port was opened after the registration. Watch it level-triggered from now on, because a duty cycle accepts
-        # at most _ACCEPTS_PER_PASS connections, and an edge would not report the rest again.
+        # The port was opened after the socket was registered edge-triggered. Watch it level-triggered from now on,
+        # because a duty cycle accepts at most _ACCEPTS_PER_PASS connections, and an edge would not report the rest
+        # again.
         if wanted and self._is_watching and not self._is_level_triggered and self._is_open():
             self._epoll.modify(fd, select.EPOLLIN)
             self._is_level_triggered = True

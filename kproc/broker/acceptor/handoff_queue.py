@@ -92,8 +92,8 @@ class HandoffQueue:
     def detach(self, peer: AgentId) -> None:
         """Handle the end of a Processor: queue the sockets that it did not acknowledge, and discard its counts."""
         for target in [each for each in self._targets if each.peer == peer]:
-            # Read the last acknowledgements first. The Processor may have read requests of these connections before it
-            # died, so they are closed and not passed to another Processor.
+            # Read the last acknowledgements first. The Processor may have read requests of the acknowledged connections
+            # before it died, so these are closed and not passed to another Processor.
             self._read(target, 0)
             self._targets.remove(target)
             self._unwatch(target)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     versions=(1, 3),
     needs=(on_cluster(Operation.ALTER),),
     prepare=partial(check_size, "delete_acls"),
-    # The controller applies all filters together, or none.
+    # Keep the request in one slice, because the controller applies all filters together, or none.
     rows=(rows_at("filters", "filter_results.matching_acls", size=RECORDS_MAX),),
 )
 def handle_delete_acls(context: RequestContext, request: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def handle_delete_share_group_offsets(context: RequestContext, request: Fields) 
     check_share_enabled(context)
     if not request["group_id"]:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    # A topic that is named twice has one row.
+    # A topic that the request names twice has one row in the response.
     names = tuple(dict.fromkeys(topic["topic_name"] for topic in request["topics"]))
     hidden = denied_topics(context, Operation.READ, names)
     allowed = tuple(name for name in names if name not in hidden)

@@ -53,13 +53,14 @@ def _page(
             yield None
             continue
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
-        # As in Kafka, the page ends before a topic that does not exist, too.
+        # As in Kafka, a full page also ends before a topic that does not exist, which has no partitions.
         if not room or count >= page_max:
             fields["next_cursor"] = {"topic_name": name, "partition_index": 0}
             break
         if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, (name,), is_question=asks_for_all):
             if not asks_for_all:
-                # As in DescribeTopicPartitionsRequestHandler, these rows follow those of the described topics.
+                # As in DescribeTopicPartitionsRequestHandler, the rows of forbidden topics follow those of the
+                # described topics.
                 refused.append(_refused(name))
                 count += 1
             yield None

@@ -107,7 +107,7 @@ def _answer(
 ) -> Fields:
     """Return a response with `node` for every key, and an error for the `refused` keys."""
     if "coordinator_keys" in request:
-        # Kafka has no messages in this form.
+        # As in Kafka, the versions with several keys have no error messages.
         rows = (
             (key, _failed(refused[key][0], "") if key in refused else node)
             for key in request["coordinator_keys"]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _OPERATION: Final = "incremental_alter_configs"
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
-# AlterConfigs has the same rows.
+# The rows of the request and of the response. AlterConfigs has the same ones.
 RESOURCES: Final = rows_at("resources", "responses", unique=itemgetter("resource_type", "resource_name"))
 
 

@@ -66,7 +66,7 @@ class ProducerIdAllocator:
 
     def allocate(self, on_id: OnId, on_failure: OnFailure) -> None:
         """Call `on_id` with a new id, at once or when the controller has replied. Call `on_failure` on an error."""
-        # Callers that wait were first. A block that arrives serves them before new callers.
+        # Keep the order of callers: a new caller waits behind those that wait for a block.
         if self._next < self._end and not self._waiting:
             self._next += 1
             on_id(self._next - 1)

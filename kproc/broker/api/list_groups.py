@@ -52,7 +52,7 @@ def handle_list_groups(context: RequestContext, request: Fields) -> None:
 
 def _visible(context: RequestContext, groups: list[Fields]) -> list[Fields]:
     """Remove the groups that the client may not describe."""
-    # DESCRIBE on the cluster shows all groups. Without it, each group needs the right of its own
+    # DESCRIBE on the cluster shows all groups. Without it, the client sees a group only with DESCRIBE on that group
     # (KafkaApis.handleListGroupsRequest).
     if has_on_cluster(context, Operation.DESCRIBE):
         return groups

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-# The result has the topics of the request that the group is subscribed to.
+# The operation's result: the topics of the request that the group is subscribed to.
 _DELETE: Final = GROUPS.operation("offset_delete", list[OffsetKey], list[str])
 
 

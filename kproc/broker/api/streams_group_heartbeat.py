@@ -223,7 +223,8 @@ def _offsets_of(rows: list[Fields] | None) -> TaskOffsets | None:
 def _fields_of(result: StreamsHeartbeatResult, *, knows_lag: bool) -> Fields:
     tasks = result.tasks
     roles = (None, None, None) if tasks is None else (tasks.active, tasks.standby, tasks.warmup)
-    # A member that leaves, or that is rejected, has no intervals. The default of the lag depends on the version.
+    # A member that leaves, or that is rejected, gets no intervals. It gets the default of the lag, which depends on the
+    # version.
     stays = result.error_code == ErrorCode.NONE and result.member_epoch >= JOIN_EPOCH
     return {
         "error_code": int(result.error_code),

@@ -15,9 +15,9 @@ from kproc.broker.streams.topology import StreamsTopic
 # The time after a failure in which the topic is not requested again. Kafka waits for two heartbeat intervals, 10 s by
 # default; a shorter time lets the group continue soon after somebody has solved the problem.
 BACKOFF_NS: Final = 1_000_000_000
-# As in Kafka. Beyond it the oldest failure is discarded.
+# Limit of remembered failures, as in Kafka. Above it the oldest failure is discarded.
 FAILURES_MAX: Final = 1_000
-# A reason can repeat a value of 32 KB that the client has sent.
+# Longest reason that is remembered, because a reason can repeat a value of 32 KB that the client has sent.
 REASON_CHARACTERS_MAX: Final = 249
 # Limit of the groups whose missing topics are remembered. A topology has at most 1,000 topics.
 GROUPS_MAX: Final = 16

@@ -71,7 +71,8 @@ class CheckpointWriter:
         for topic in image.topics_by_id.values():
             for partition in topic.partitions:
                 row = self._table.read(partition)
-                # A log that nobody has open keeps its last entry, because its offsets cannot have changed.
+                # A log that no Handler has open has no row. It keeps its last entry, because its offsets cannot have
+                # changed.
                 if row is not None:
                     key = (topic.topic_id, partition.index)
                     self._recovery_points[key] = row.recovery_point

@@ -244,7 +244,7 @@ class Cleaner(LinkedRole):
 
     def _adopt(self, image: ClusterImage) -> None:
         before, self._image = self._image, image
-        # Remove at once, because earlier runs may have left directories of deleted topics.
+        # Remove directories of deleted topics at once, because earlier runs may have left some.
         self._next_removal_ns = self._clock.now_ns()
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id

@@ -52,7 +52,7 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 # ApiVersions before v4 cannot say that a minimum is 0: such features are left out there (KIP-1022).
 _ZERO_MINIMUM_SINCE: Final = 4
 
-# The metadata.version 4.1-IV0. From it on, a new cluster of Kafka elects eligible leaders (KIP-966).
+# The metadata.version 4.1-IV0. From this version on, a new cluster of Kafka elects eligible leaders (KIP-966).
 _ELIGIBLE_LEADERS_SINCE: Final = 26
 
 _OF_NEW_CLUSTERS: Final = (

@@ -342,8 +342,8 @@ class ClusterImage:
     def _retire(self, places: Iterator[tuple[int, int]]) -> None:
         for slot, generation in places:
             self.retired_slots.append((slot, generation))
-            # A snapshot has SlotsRetired before all topics that exist. Count its slots here, because no partition has
-            # them.
+            # Count the retired slots here, because no partition of a snapshot uses them. SlotsRetired comes before all
+            # topics.
             self.slots_used = max(self.slots_used, slot + 1)
 
     def _start_broker(self, record: r.BrokerStarted, change: ImageChange) -> None:

@@ -33,7 +33,7 @@ def snapshot_records(image: ClusterImage) -> Iterator[r.Record]:
     yield r.HandlersCounted(image.handler_count)
     if image.next_producer_id:
         yield r.ProducerIdsTaken(image.next_producer_id)
-    # A snapshot keeps unusable settings, too. After a downgrade and an upgrade they are in force again.
+    # Keep stored settings that this version cannot use. They are in force again after a return to a version that can.
     for stored in (image.broker_configs, image.unusable_configs):
         for node, configs in stored.items():
             for name, value in configs.items():

@@ -40,7 +40,8 @@ _ROWS: Final = (
         lambda config: config.offsets_topic_num_partitions,
         lambda config: {
             "cleanup.policy": "compact",
-            # Its batches are compressed by the coordinator, see offsets.topic.compression.codec.
+            # The coordinator compresses the topic's batches (offsets.topic.compression.codec), so the log stores them
+            # as they are.
             "compression.type": "producer",
             "segment.bytes": str(config.offsets_topic_segment_bytes),
         },

@@ -104,7 +104,7 @@ def batch_end(data: bytes, position: int) -> int | None:
         return None
     try:
         check_batch(memoryview(data)[position : position + total])
-    # A power loss can also keep the file's size without all of its pages. The missing ones read as zeroes, and the CRC
+    # A power loss can also keep the file's size without all of its pages. The missing pages read as zeroes, and the CRC
     # does not match.
     except KafkaError:
         return None

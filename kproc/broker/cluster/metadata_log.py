@@ -324,8 +324,8 @@ class MetadataLog:
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
         """Cut off the torn tail that a crash during a write left. Raise Corrupt for any other damage."""
-        # A torn write is the last thing in the last file. Bytes behind it were written by a later, successful write,
-        # which happens only after a sync of everything before.
+        # A torn write is the last thing in the last file. A good batch behind the damage was written later, after a
+        # sync of all bytes before it, so no torn write has caused the damage.
         if not is_last or has_batch_after(data, end):
             raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)

@@ -58,8 +58,8 @@ class Mutations:
             self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
             if self.throttle_ms:
                 raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        # Charge right before the change, because a request can exceed its quota half way: the partitions before that
-        # are created, as in Kafka.
+        # Charge right before the change, because a request can exceed its quota half way. As in Kafka, the partitions
+        # that were charged before that are created.
         cost_ns = round(min(partitions * NS_PER_S / self._rate, LASTING_NS))
         self._quotas.charge(self._account, cost_ns, self._now_ns)
         if not self._is_strict:

@@ -78,7 +78,8 @@ class ScramUsers:
         """
         shape = self._shape(kind.number)
         secret = self.secret or self._unstored_secret
-        # Also do this work for a user that exists, because otherwise the time would reveal whether the user exists.
+        # Also make up a credential for a user that exists, because otherwise the time would reveal whether the user
+        # exists.
         stand_in = made_up(kind, name, secret, shape)
         found = self._by_kind[kind.number].get(name)
         return (
@@ -93,8 +94,9 @@ class ScramUsers:
         USUAL_SHAPE if there is no user.
         """
         if mechanism not in self._shapes:
-            # Of equally frequent shapes take the largest. The choice must not depend on the order of the users,
-            # because a fake credential that changes would reveal that its user does not exist.
+            # Of equally frequent shapes (iterations, length of the salt) take the largest. The choice must not depend
+            # on the order of the users, because a fake credential that changes would reveal that its user does not
+            # exist.
             counts = Counter(map(CredentialShape.of, self._by_kind[mechanism].values()))
             self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=USUAL_SHAPE)
         return self._shapes[mechanism]

@@ -209,8 +209,8 @@ class TopicChanges:
     def _partition_count(self, wish: dict[str, Any]) -> int:
         """Validate the partitions of a CreateTopics entry, and return their number."""
         count, replicas = wish["num_partitions"], wish["replication_factor"]
-        # As in ReplicationControlManager.createTopic(), a manual assignment gives both counts, so neither may be set
-        # besides it.
+        # As in ReplicationControlManager.createTopic(), a manual assignment gives both counts, so the request may set
+        # neither the number of partitions nor the replication factor.
         if wish["assignments"]:
             self._check_manual(wish, count, replicas)
             return len(wish["assignments"])

@@ -111,7 +111,7 @@ def parse_given(
         try:
             if row is not None:
                 values[name] = row.parse(raw)
-                # Warn instead of rejecting, because Kafka starts with such a list, too.
+                # Warn of empty or repeated elements instead of rejecting the list, because Kafka starts with it, too.
                 if row.kind is Kind.LIST and isinstance(raw, str) and (problem := list_problem(name, raw)):
                     warnings.append(f"{place}{name}={show(raw)}: {problem} Such elements are ignored.")
                 # Only a value that the user has chosen is worth a warning. Copies of Kafka's own file list many
@@ -212,7 +212,7 @@ def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
     import difflib  # Imported here, because only an error needs it.
 
     wanted = name.lower().replace("_", ".").replace("-", ".")
-    # Settings that work first, because nobody wants to be led to one without effect.
+    # Suggest a setting that has an effect, if one is similar. Otherwise suggest one of Kafka without effect.
     for names in (table, KNOWN_UNHONOURED):
         if near := difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.75):
             return f"; did you mean {near[0]}?"
@@ -235,7 +235,7 @@ def derive(values: dict[str, Any], warnings: list[str]) -> None:
 
 def _derive_directory(values: dict[str, Any]) -> None:
     """Use log.dir if log.dirs is not set, as Kafka does. Reject several directories."""
-    # As in Kafka, the plural wins if both are set.
+    # As in Kafka, log.dirs wins if both are set.
     if "log.dir" in values and "log.dirs" not in values:
         values["log.dirs"] = values["log.dir"]
     directories = values.get("log.dirs")
@@ -304,7 +304,7 @@ def _derive_times(values: dict[str, Any]) -> None:
 def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
     for name, factor in units:
         if name in values:
-            # A setting in ms is a long, and the largest number of hours in ms exceeds it.
+            # A setting in ms is a long, and the largest number of hours in ms exceeds its range.
             return min(int(values[name]) * factor, LONG_MAX)
     return None
 

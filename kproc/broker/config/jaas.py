@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
-# Compiled at its first use: the range of characters takes 3 ms, and most brokers have no such line.
+# Compiled at its first use: the range of characters takes 3 ms, and most brokers have no JAAS line.
 _LEXEMES: Final = r"""\s+ | //[^\r\n]* | /\*.*?\*/
     | "(?P<double>(?:[^"\\\r\n]|\\.)*)" | '(?P<single>(?:[^'\\\r\n]|\\.)*)'
     | (?P<word>[\w.$\-\u00a0-\uffff]+) | (?P<sign>[=;])"""

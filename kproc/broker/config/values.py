@@ -19,7 +19,7 @@ import msgspec
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-# Kafka shows passwords this way.
+# The text in place of a password in all output, as in Kafka.
 HIDDEN: Final = "[hidden]"
 
 
@@ -287,8 +287,8 @@ def wire_text(value: object) -> str | None:
     return str(value)
 
 
-# Where a URL can be. A match is searched once by the functions below, because a client can send 32 kB of "://", and a
-# regular expression that looks for the end of a URL from each of them would take seconds.
+# Parts of a text that can have a URL. The functions below search each match once: a client can send 32 kB of "://", and
+# a regular expression that looks for the end of a URL from each of them would take seconds.
 _URL_WITH_USER: Final = re.compile(r"[^\s,]+")
 _URL_WITH_QUERY: Final = re.compile(r"\S+")
 

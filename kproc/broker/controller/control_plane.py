@@ -83,7 +83,7 @@ class ControlPlane:
             handler_index=0,
             peers=Peers(self._call_controller),
             clients=ClientServices(served=SERVED),
-            # No quota applies to the control listener. Its ClientRates are never told of any.
+            # No quota applies to the control listener. Its ClientRates stay off, because nobody calls their `on_image`.
             client_rates=ClientRates(
                 quotas=lambda: controller.image.client_quotas,
                 now_ns=now_ns,

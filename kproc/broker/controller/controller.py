@@ -200,7 +200,7 @@ class Controller(LinkedRole):
 
     def _rest_ms(self) -> int:
         is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
-        # Check these every 100 ms instead of at the idle rate, because a client waits for one of them.
+        # Tick every 100 ms instead of at the idle rate while a client waits for a look-up, a name or an operation.
         is_waiting = is_asking or self._operations.is_waiting
         return STORE_MS if is_waiting else super()._rest_ms()
 

@@ -150,7 +150,7 @@ class Operations:
         self._numbers = itertools.count(1)
         self.await_status: list[OnReply] = []
         self._clients, self._logs = SharedQuestion(self._show_clients), SharedQuestion(self._survey_logs)
-        # Part of a ticket: tells a predecessor's tickets from our own.
+        # Part of each ticket, so that a ticket of this controller's predecessor is not taken for one of its own.
         self._started_ms = plan.clock.wall_ms()
         self.controller: Controller  # Set by the controller itself, when it is made.
         self._traffic = TopicTraffic(

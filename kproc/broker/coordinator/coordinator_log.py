@@ -232,8 +232,8 @@ class CoordinatorLog(Generic[C]):
             is_hidden = self._waits_for_sync and any(write.is_awaited for write in writes)
             views = [memoryview(batch) for batch in batches]
             results = self.owned.log.append(views, COORDINATOR, hidden_from=0 if is_hidden else None)
-            # Publish only if something was appended: if the log rejected everything, another Handler or another Log may
-            # own the partition's row by now.
+            # Publish the partition's row only if something was appended. If the log rejected everything, another
+            # Handler or another Log may own the row by now.
             for result in results:
                 if not result.error_code:
                     self.owned.after_append()

@@ -146,7 +146,8 @@ class CoordinatorReplay:
         pending = self._pending.setdefault(producer.producer_id, {})
         for key, row in rows.items():
             if row[2] is None:
-                # A tombstone takes effect at once, even if its transaction is aborted later.
+                # As in Kafka's OffsetMetadataManager, a tombstone takes effect at once, even if its transaction is
+                # aborted later.
                 self._rows[key], self._bases[key] = row, base_offset
             else:
                 pending[key] = _PendingRecord(base_offset, row, producer)

@@ -94,7 +94,7 @@ class CoordinatorRuntime:
         self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
-        # Since when `_opening_ns` counts the time that opened logs have taken.
+        # `_opening_ns`: the time that opening logs has taken since `_opening_since_ns`.
         self._opening_since_ns = self._opening_ns = 0
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.

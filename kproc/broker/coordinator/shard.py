@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OnWake = Callable[[], None]
 
 # A client that gets COORDINATOR_LOAD_IN_PROGRESS retries after its own pause (500 ms in librdkafka), but most loads
-# take a few ms. So a request waits for so long before it gets that error.
+# take a few ms. So a request first waits up to this long, and then gets that error.
 WAIT_MS: Final = 200
 
 

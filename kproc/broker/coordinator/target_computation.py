@@ -18,7 +18,8 @@ from kproc.common.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
-# Cost of the part that a request runs itself, in units of about 1 us. 40 groups can become stale in one duty cycle.
+# Cost of the part that a request runs itself, in units of about 1 us. The targets of 40 groups can become stale in one
+# duty cycle.
 FIRST_COST: Final = 1_000
 
 
