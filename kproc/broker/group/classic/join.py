@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.group.classic.members import Member
+from kproc.broker.group.classic.members import Member, bytes_of
 from kproc.broker.group.classic.rebalance import ClassicRebalance
 from kproc.broker.group.classic.state import ClassicState, GroupState
 from kproc.broker.group.messages import (
@@ -48,8 +48,7 @@ def join_refusal(group_id: str, request: JoinRequest, config: Config, *, group_e
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest <= request.session_timeout_ms <= longest:
         return ErrorCode.INVALID_SESSION_TIMEOUT
-    protocol_bytes = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-    if protocol_bytes > PROTOCOL_BYTES_MAX:
+    if bytes_of(request.protocols) > PROTOCOL_BYTES_MAX:
         return ErrorCode.INVALID_REQUEST
     if request.member_id != UNKNOWN_MEMBER_ID and not group_exists:
         return ErrorCode.UNKNOWN_MEMBER_ID
@@ -73,6 +72,10 @@ class ClassicJoin:
             refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if refusal:
             reply(join_failed(refusal, request.member_id))
+        elif not state.environment.large_protocols.has_room(
+            request.protocols, state.roster.members.get(request.member_id)
+        ):
+            reply(join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id))
         elif not self._fits(request):
             self._reject_for_size(request, now_ms)
             reply(join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
@@ -148,6 +151,7 @@ class ClassicJoin:
         member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.mark_newcomer()
         state.roster.add(member)
+        state.environment.large_protocols.count(member)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")
 
@@ -179,6 +183,7 @@ class ClassicJoin:
     ) -> None:
         state = self._state
         state.roster.update(member, request)
+        state.environment.large_protocols.count(member)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, reason)
 
@@ -197,6 +202,7 @@ class ClassicJoin:
         )
         self._fence(member, member_id)
         state.roster.update(member, request)
+        state.environment.large_protocols.count(member)
         state.roster.await_join(member, reply)
         state.renew(member, now_ms)
         if state.current is GroupState.PREPARING_REBALANCE:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
+from weakref import WeakSet
 
 from kproc.broker.group.messages import JoinReply, JoinRequest, JoinResult, SyncReply, join_failed
 from kproc.broker.group.records import MemberSnapshot
@@ -18,6 +19,10 @@ from kproc.common.errors import ErrorCode
 
 # A deadline that does not come: about 146 million years of milliseconds.
 NEVER_MS: Final = 1 << 62
+# Members with more bytes of protocols than the first number are counted, and all of a Handler may have the second
+# together. Kafka's clients send some hundred bytes.
+LARGE_BYTES: Final = 16 << 10
+LARGE_BYTES_MAX: Final = 64 << 20
 
 Protocols = Iterable[tuple[str, bytes]]
 
@@ -26,6 +31,7 @@ class Member:
     """One member. Only the Roster changes `join_reply`, because it counts the waiting joins."""
 
     __slots__ = (
+        "__weakref__",
         "assignment",
         "client_host",
         "client_id",
@@ -106,6 +112,39 @@ class Member:
 def names_of(protocols: Protocols) -> set[str]:
     """Return each name once, because a request may repeat one."""
     return {name for name, _ in protocols}
+
+
+def bytes_of(protocols: Protocols) -> int:
+    """Return the bytes of all names and metadata."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+class LargeProtocols:
+    """The members with long protocols of all groups of a Handler, and the limit of their bytes together.
+
+    A client can join any number of groups, and what it sends is in no log until its group has a generation. The set is
+    weak: a member leaves it when its group, or the coordinator with all groups, is gone.
+    """
+
+    __slots__ = ("_members",)
+
+    def __init__(self) -> None:
+        self._members: WeakSet[Member] = WeakSet()
+
+    def has_room(self, protocols: Protocols, member: Member | None) -> bool:
+        """Return True if these protocols may be stored, in the place of those that `member` has now."""
+        size = bytes_of(protocols)
+        if size <= LARGE_BYTES:
+            return True
+        held = sum(bytes_of(each.protocols) for each in self._members if each is not member)
+        return held + size <= LARGE_BYTES_MAX
+
+    def count(self, member: Member) -> None:
+        """Count the protocols of a member that has joined, if they are long."""
+        if bytes_of(member.protocols) > LARGE_BYTES:
+            self._members.add(member)
+        else:
+            self._members.discard(member)
 
 
 class Roster:

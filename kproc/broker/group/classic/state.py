@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kproc.broker.coordinator.rules import write_error
-from kproc.broker.group.classic.members import NEVER_MS, Member, Roster
+from kproc.broker.group.classic.members import NEVER_MS, LargeProtocols, Member, Roster
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
@@ -91,6 +91,8 @@ class GroupEnvironment(msgspec.Struct):
     persist: Persist
     # Called with (group id, member id) when a client got a member id with MEMBER_ID_REQUIRED.
     on_pending: Callable[[str, str], None] = lambda _group_id, _member_id: None
+    # One for all coordinators of a Handler.
+    large_protocols: LargeProtocols = msgspec.field(default_factory=LargeProtocols)
 
 
 class ClassicState:

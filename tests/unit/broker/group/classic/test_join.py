@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
 from kproc.broker.config import Config
+from kproc.broker.group.classic import members
 from kproc.broker.group.classic.group import join_refusal
 from kproc.broker.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
 from kproc.common.errors import ErrorCode
@@ -275,3 +277,26 @@ def test_waiting_join_of_known_member_outlives_session_timeout(rig: GroupRig) ->
     rig.pass_ms(1)
     assert (waiting.value.generation, waiting.value.member_id) == (2, members[0])
     assert REBALANCE_MS > SESSION_MS
+
+
+# Long protocols, which are in no log until their group has a generation.
+
+
+def test_long_protocols_of_all_groups_have_a_limit(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "LARGE_BYTES", 10)
+    monkeypatch.setattr(members, "LARGE_BYTES_MAX", 45)
+    first = rig.join(protocols=(("range", bytes(20)),))
+    assert first.is_open
+    other = GroupRig()
+    other.environment.large_protocols = rig.environment.large_protocols
+    refused = other.join(protocols=(("range", bytes(16)),))
+    assert (refused.code, refused.value.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert not other.group.roster.members
+    assert other.join(protocols=(("range", bytes(5)),)).is_open
+    assert other.join(protocols=(("range", bytes(15)),)).is_open
+    rig.pass_ms(INITIAL_DELAY_MS)
+    assert rig.join(first.value.member_id, protocols=(("range", bytes(20)),)).code == ErrorCode.NONE
+    del first
+    rig.group = None  # type: ignore[assignment]
+    gc.collect()
+    assert other.join(protocols=(("range", bytes(20)),)).is_open
