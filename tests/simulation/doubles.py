@@ -365,6 +365,9 @@ class FcntlModule:
     def flock(self, _fd: int, _operation: int) -> None:
         """One broker, one directory."""
 
+    def lockf(self, _fd: int, _operation: int) -> None:
+        """No Kafka."""
+
 
 class ShutilModule:
     """The module `shutil`."""

@@ -19,6 +19,7 @@ from kproc.broker.handler import checkpoint
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.migrating_connections import MigratingConnections
 from kproc.broker.handler.partitions import Partitions
+from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.verification import TransactionalProduce
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage.log_append import LogAppender
@@ -110,6 +111,7 @@ STATES: Final = (
         "pop_unscheduled",
         lambda result, *_: result is not None,
     ),
+    RareState("produced batches waited until their records could be read", AppendQueue, "resume"),
     RareState("every role followed a jump of time", SupervisorOperations, "_follow_cleaner"),
     RareState("a transaction was fenced", TransactionCoordinator, "fence"),
     RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),
