@@ -5,8 +5,8 @@
 - offset_requests.py: requests about committed offsets
 - classic/: the classic protocol
 - consumer/: the consumer protocol (KIP-848), and classic members in its groups
-- migration.py: conversion of a group between the two. Both kinds are in the same dictionary of the coordinator, because
-  a group id has one group.
+- migration.py: conversion of a group between these two protocols. The groups of all protocols are in one dictionary of
+  the coordinator, because a group id has one group.
 - offsets.py, pending_offsets.py: committed offsets, for groups of any protocol
 - records.py: the bytes of the log's records
 - messages.py: requests and responses

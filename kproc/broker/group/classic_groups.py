@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
-# The name of the coordinator's deadline at which the next responses are sent. A group of this name only gets a tick too
-# many.
+# The name of the coordinator's deadline at which the next responses are sent. Other deadlines are named by group ids. A
+# group with this id only gets additional ticks.
 RESPONSES: Final = "\0responses"
 # Cost of building a group in steps, in units of about 1 us.
 _BUILD_COST: Final = 25
@@ -98,7 +98,7 @@ class ClassicGroups:
             oldest_id = next(iter(self._unwritten))
             del self._unwritten[oldest_id]
             oldest = self._groups.get(oldest_id)
-            # A group with a generation has a record by now, and one with members is in use.
+            # Do not delete a group that has a record by now (its generation is not 0), or that has members.
             if oldest is not None and oldest.is_empty and not oldest.generation:
                 self._coordinator.delete_without_offsets(oldest_id)
         return group

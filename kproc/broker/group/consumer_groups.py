@@ -170,8 +170,8 @@ class ConsumerGroups:
             lambda code: JoinResult(code, UNKNOWN_MEMBER_ID),
         )
         if request.group_instance_id is not None:
-            # It may have replaced the last member of the consumer protocol. As in Kafka, the group then rebalances only
-            # if its assignment is not that of its epoch, and goes on from its epoch before the request.
+            # The static member may have replaced the last member of the consumer protocol. As in Kafka, the group then
+            # becomes classic with its epoch before the request, and rebalances only if its target is of an older epoch.
             self.maybe_downgrade(group, generation=epoch, rebalances=group.state.is_target_stale)
         return result
 
@@ -202,7 +202,7 @@ class ConsumerGroups:
         """Convert a classic group with members, because a member of the consumer protocol joins it."""
         check_upgrade(group, self._config)
         group_id, roster = group.group_id, group.roster
-        # The group stays as it is if there is no place for the member that joins.
+        # Reject the joining member before the conversion if the group is full.
         if request.member_id not in roster.members and request.instance_id not in roster.static_ids:
             check_size(group.member_count, self._config)
         records = upgrade_records(group, self._topics, self._timing.wall_ms())

@@ -81,7 +81,7 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 # Cost of the step that resigns from a group, in units of about 1 us.
 _RESIGN_COST: Final = 8
-# The name of the deadline at which started steps are run. A group of this name only gets a tick too many.
+# The name of the deadline at which started steps are run. A group with this id only gets additional ticks.
 _STEPS: Final = "\0steps"
 
 
@@ -147,7 +147,8 @@ class GroupCoordinator:
         if topics.deleted:
             yield from self._removal.remove_deleted(topics.gone)
             yield from self.shares.remove_topics(topics.gone)
-        # Start all sessions at the end, because clients cannot send heartbeats before. This is far quicker.
+        # Start all sessions at the end of the load, because clients cannot send heartbeats before. This loop takes far
+        # less time than the load.
         for group_id, loaded in list(self._groups.items()):
             loaded.start_sessions(self._timing.now_ms())
             self.after_change(group_id)
@@ -443,7 +444,7 @@ class GroupCoordinator:
             self._is_sweeping = True
             self.steps.add(self._sweep())
         self._classic.discard_used_pending()
-        # A group with a generation has a record by now.
+        # Groups whose generation is not 0 have a record by now.
         for group_id in list(self._unwritten):
             if self._groups[group_id].generation:
                 del self._unwritten[group_id]
@@ -476,7 +477,7 @@ class GroupCoordinator:
         for on_done in deleting:
             on_done(ErrorCode.NOT_COORDINATOR)
         for group_id in list(groups):
-            # Each part frees the memory of its groups, because freeing all of it at the end would take long, too.
+            # Each step frees the memory of its groups, because freeing all of it in one step would take long, too.
             group = groups.pop(group_id)
             self._deadlines.discard((self, group_id))
             yield from group.resign()

@@ -111,7 +111,10 @@ def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata,
 
 
 def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:
-    """Return True if a group of these members may become a classic one: all of them are, and there are not too many."""
+    """Return True if a group of these members may become a classic one.
+
+    All of them must use the classic protocol, and group.max.size and group.consumer.migration.policy must allow it.
+    """
     if config.group_consumer_migration_policy not in ("bidirectional", "downgrade"):
         return False
     # Each protocol has its own limit of members. Above that of classic groups the group stays what it is, because a

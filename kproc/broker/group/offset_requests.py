@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kproc.broker.group.classic_groups import ClassicGroups
     from kproc.broker.group.coordinator import Group
 
-# Offsets of one producer's open transaction. Its end commits them in one step, in 2 us each.
+# Limit of the offsets in one producer's open transaction. Its marker commits them in one step, which takes 2 us each.
 PENDING_OFFSETS_MAX: Final = 20_000
 
 

@@ -65,7 +65,7 @@ class GroupOffsets:
         if found is not None and self.is_hidden(topic, found):
             return None
         # KIP-848 named topics by id in OffsetFetch, so that a consumer does not get an offset of a deleted topic of the
-        # same name. Older commits have no id and count for any.
+        # same name. An offset of an older commit has no topic id and matches any.
         if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
             return found
         return None

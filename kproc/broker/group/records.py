@@ -59,7 +59,7 @@ _OFFSET_VALUE_WITH_EXPIRY: Final = 1
 _GROUP_VALUE: Final = 3
 _TOPIC_ID_TAG: Final = 0
 _OFFSET_AND_EPOCH: Final = Struct(">hqi")
-# Type 1, one tagged field, tag 0, 16 bytes.
+# The start of the tagged fields of an offset's value: 1 field, tag 0, 16 bytes. The topic id follows.
 _TOPIC_ID_HEAD: Final = bytes((1, _TOPIC_ID_TAG, len(ZERO_UUID)))
 _NO_TAGS: Final = b"\0"
 # The rebalance and the session timeout of a member, and the length of its subscription.
@@ -226,7 +226,7 @@ def _read_offset_key(key: bytes) -> OffsetKey:
 # The keys of a group's partitions follow one another. Only a few are cached, because a name can be 32 kB long.
 @lru_cache(maxsize=16)
 def _read_names(names: bytes) -> tuple[str, str]:
-    """Return (group, topic) of an offset's key whose partition was cut off."""
+    """Return (group, topic) of an offset's key, given without its last field, the partition."""
     group_id, position = _string(read_string, names, INT16.size)
     topic, position = _string(read_string, names, position)
     if position != len(names):
@@ -346,7 +346,7 @@ def _value_version(value: bytes) -> int:
     # KIP-915 lets Kafka read a newer flexible value and skip its fields. Rejecting it here is safe: the coordinator
     # does not load half a state.
     if not 0 <= version <= _VALUE_VERSION_MAX:
-        raise ProtocolError(f"value of version {version}")
+        raise ProtocolError(f"the value has version {version}, the newest known one is {_VALUE_VERSION_MAX}")
     return version
 
 
@@ -358,7 +358,7 @@ def _string(read: ReadString, data: bytes, position: int) -> tuple[str, int]:
     """Read a string that must not be null."""
     text, position = read(data, position)
     if text is None:
-        raise ProtocolError("null where a string belongs")
+        raise ProtocolError("a string field that must not be null is null")
     return text, position
 
 
@@ -370,7 +370,7 @@ def _read_length(data: bytes, position: int, version: int) -> tuple[int, int]:
         position += INT32.size
     # Check a length before it is used: a slice beyond the end would silently be shorter.
     if not 0 <= length <= len(data) - position:
-        raise ProtocolError(f"length {length} where {len(data) - position} bytes remain")
+        raise ProtocolError(f"a field has length {length}, but {len(data) - position} bytes remain")
     return length, position
 
 

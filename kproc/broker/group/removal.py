@@ -164,7 +164,7 @@ class GroupRemoval:
             and len(expired) == self._offsets.count(group_id)
         )
         if is_last and group.is_unwritten and not expired:
-            self._on_removed(group_id)  # The log has no record of it.
+            self._on_removed(group_id)  # Write no tombstone, because the log has no record of the group.
         elif expired or is_last:
             self.remove(expired, log_error, also=[group_id] if is_last else ())
         return expired
@@ -177,4 +177,4 @@ def _no_effect() -> None:
 def log_error(code: Code) -> None:
     """Log the error of a write that no request waits for. The next sweep tries again."""
     if code:
-        logger.warning("group tombstones were not written: %s", ErrorCode(code).name)
+        logger.warning("tombstones of groups or offsets were not written: %s", ErrorCode(code).name)

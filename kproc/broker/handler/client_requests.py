@@ -169,7 +169,7 @@ class ClientRequests:
         self.choose_log()
 
     def choose_log(self) -> None:
-        """Use the monitor while a `kproc monitor` watches, else the request log. Then discard_fast_paths is necessary.
+        """Use the monitor while a `kproc monitor` watches, or else the request log. The caller discards the fast paths.
 
         While there are fault rules, the monitor is used, too, because every request must take the general path.
         """

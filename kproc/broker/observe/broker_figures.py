@@ -154,7 +154,7 @@ class BrokerFigures:
         if isinstance(reply, Lost):
             return
         before = self._replies.get(index)
-        # A restarted Handler counts from zero, so its counters are all growth.
+        # A restarted Handler counts from zero, so all of its counts are new traffic.
         is_same = before is not None and before.since == reply.since
         known: dict[str, list[int]] = before.traffic if before is not None and is_same else {}
         for topic, now in reply.traffic.items():
@@ -259,7 +259,8 @@ class BrokerFigures:
     def shown_partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return start and end of the logs with a series of their own, by topic and index.
 
-        A log that never had a record has none, so that the 100 partitions of the internal topics take no room.
+        A log that never had a record has no series. Otherwise the unused partitions of the internal topics would use
+        up the limit.
         """
         logs = {}
         for topic, partition in _all(self._image()):

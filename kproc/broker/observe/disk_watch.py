@@ -97,7 +97,7 @@ class DiskWatch:
         return self.free_bytes * (last_ns - first_ns) / (first_free - last_free) / NS_PER_S
 
     def sample(self, now_ns: int) -> None:
-        """Compare the counters with the last sample. May be called at any rate; works at most twice a second."""
+        """Measure the disk, and compare the counters of failed writes with the last sample. At most twice a second."""
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS
@@ -114,7 +114,8 @@ class DiskWatch:
             self._last_ns, self._wanted_bytes = now_ns, max(wanted)
         elif (
             self._last_ns is not None
-            # Wait a moment after the last failure, or the line would say full and free in turn while clients retry.
+            # Wait for 1 s after the last failure, or the status would alternate between full and free while clients
+            # retry.
             and now_ns - self._last_ns >= _CALM_NS
             and self._has_room(self._wanted_bytes)
         ):

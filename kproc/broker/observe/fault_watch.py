@@ -1,6 +1,6 @@
 """FaultWatch: says in the status and in the metrics that clients can make this broker fail on purpose.
 
-The rules are files that Handlers write (`kproc/broker/faults/`). Here they are only counted.
+The rules are files that Handlers write (`kproc/broker/faults/`). This module only counts them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FaultWatch:
 
     @property
     def problem(self) -> str | None:
-        """One line for `kproc status` and `top`, or None."""
+        """One line for `kproc status` and `top` about active rules or enabled fault injection, or None."""
         rules = self.rules
         if rules:
             return f"requests or writes fail on purpose: {rules} fault rule{'s are' if rules > 1 else ' is'} active"

@@ -106,12 +106,12 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
 
 
 def _groups_by_protocol(figures: BrokerFigures) -> Iterator[str]:
-    """Yield Kafka's metrics of the newer protocols. A broker without such groups has none of them."""
+    """Yield Kafka's metrics of consumer, share and streams groups. A broker without such groups has none of them."""
     counts = {protocol: figures.group_counts(protocol) for protocol in _PROTOCOL_STATES}
     totals = [(f'{{protocol="{protocol}"}}', each.total()) for protocol, each in counts.items() if each]
     if not totals:
         return
-    # Untyped, because Prometheus reserves the end of these names for histograms.
+    # Untyped, because Prometheus reserves names that end in _count for histograms.
     yield _family(
         f"{_COORDINATOR}group_count",
         "untyped",
@@ -149,7 +149,7 @@ def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str
         (f'{{consumergroup="{quoted(group_id)}",topic="{topic}"}}', sums[group_id, topic])
         for group_id, topic in figures.group_topics.choose(sums)
     ]
-    # Untyped, because Prometheus reserves the end of this name, which is that of the usual exporter, for histograms.
+    # Untyped, because Prometheus reserves names that end in _sum for histograms. The usual exporter has this name.
     yield _family(
         "kafka_consumergroup_lag_sum", "untyped", "Records behind the logs' ends, by topic.", labelled
     )

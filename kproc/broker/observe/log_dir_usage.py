@@ -45,7 +45,7 @@ def log_bytes(directory: Path) -> int:
 
 
 def read_log_figures(directory: Path, asked: LogDirRequest) -> LogFiguresReply:
-    """Return the figures of partitions. No log is opened for them, which takes its owner far longer."""
+    """Return sizes and times of partitions' logs from their files. To open the logs would take far longer."""
     return LogFiguresReply(
         [
             [log_figures(f"{directory}/{topic}-{index}") for index in indexes]
@@ -55,7 +55,7 @@ def read_log_figures(directory: Path, asked: LogDirRequest) -> LogFiguresReply:
 
 
 def log_figures(directory: str) -> LogFileFigures:
-    """Return the figures of one partition. They are those of an empty log if its directory is missing or unreadable."""
+    """Return size and times of a partition's log: those of an empty log if its directory is missing or unreadable."""
     total, newest_ns, first = 0, -1, ""
     try:
         with os.scandir(directory) as entries:

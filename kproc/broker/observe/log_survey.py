@@ -1,4 +1,4 @@
-"""LogSurvey: figures of all logs from their files, for the operation `logs`. Runs in the controller.
+"""LogSurvey: sizes and times of all logs from their files, for the operation `logs`. Runs in the controller.
 
 The cleaner reads the files, some partitions at a time, so that its other work is not delayed.
 """
@@ -41,7 +41,7 @@ class LogSurvey:
         self._rows: dict[str, list[list[int]]] = {}
 
     def advance(self) -> None:
-        """Request the figures of the next partitions, or respond if there are no more."""
+        """Request sizes and times of the next partitions' logs from the cleaner, or respond if there are no more."""
         numbers: dict[str, list[int]] = {}
         for name, index in islice(self._left, PARTITIONS_AT_ONCE):
             numbers.setdefault(name, []).append(index)

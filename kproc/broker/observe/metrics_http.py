@@ -129,7 +129,7 @@ class MetricsResponder:
         self._epoll.register(listening.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `work` has work. It is not readable for a passed deadline."""
+        """Return a descriptor that is readable when `work` has work. A passed deadline does not make it readable."""
         return self._epoll.fileno()
 
     def work(self) -> int:
@@ -149,7 +149,7 @@ class MetricsResponder:
         now_ns = self._clock.now_ns()
         self._lines.report_suppressed(now_ns)
         for scraper in [each for each in self._scrapers.values() if now_ns - each.since_ns >= DEADLINE_NS]:
-            self._evict(scraper, f"not done in {DEADLINE_NS // NS_PER_S} s")
+            self._evict(scraper, f"request and response took longer than {DEADLINE_NS // NS_PER_S} s")
         return len(events)
 
     def close(self) -> None:
@@ -232,14 +232,14 @@ class MetricsResponder:
             answer = self._answer(scraper)
             if answer is None:
                 scraper.is_waiting = True
-                # An empty event mask, because a scraper that sends more bytes must not wake us while it waits. The
-                # kernel reports errors and hang-ups all the same.
+                # Set an empty event mask, because a scraper that sends more bytes must not wake this role while it
+                # waits. epoll reports errors and hang-ups all the same.
                 self._epoll.modify(scraper.sock.fileno(), 0)
                 self._start_gathering()
             else:
                 scraper.respond(answer)
         elif len(scraper.received) > REQUEST_BYTES_MAX:
-            scraper.respond(_response(431, "text/plain", b"that is not a request of a scraper\n"))
+            scraper.respond(_response(431, "text/plain", b"the request is longer than 8 KiB\n"))
         if scraper.unsent is not None:
             self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
 
@@ -301,7 +301,7 @@ class MetricsResponder:
         if health is None and path != b"/metrics":
             return _response(404, "text/plain", b"there are /metrics, /health/live and /health/ready\n")
         if method not in (b"GET", b"HEAD"):
-            return _response(405, "text/plain", b"there is only GET\n")
+            return _response(405, "text/plain", b"only GET and HEAD are supported\n")
         scraper.has_body = method == b"GET"
         scraper.accepts_gzip = any(map(_has_gzip, _values_of(headers, b"accept-encoding")))
         if health is not None:

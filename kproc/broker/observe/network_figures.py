@@ -101,9 +101,9 @@ class NetworkFigures:
         self._seen = set(self._found_at_start())
 
     def sample(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
-        """Take a sample of the roles' sleep times, from which `idle` computes shares. Their rows count from now on.
+        """Take a sample of the roles' sleep times, from which `idle` computes shares.
 
-        Does nothing within a second of the last one.
+        All sums include the counters of these roles from now on. Does nothing within a second of the last sample.
         """
         if now_ns < self._next_look_ns:
             return
@@ -114,8 +114,8 @@ class NetworkFigures:
             sample = self._sample(agent)
             if sample[0]:  # The role has stored its row at least once.
                 self._looks.setdefault(agent, deque(maxlen=_LOOKS)).append(sample)
-        # A role that is started again under this name begins with new samples, because its counters may have stood
-        # still in between.
+        # Remove the samples of roles that have ended. A later role of the same name begins with new ones, because the
+        # counters did not grow in between.
         for agent in self._looks.keys() - agents:
             del self._looks[agent]
 

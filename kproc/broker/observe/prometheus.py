@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
 _US_PER_S: Final = 1_000_000
-# Kafka's guide to monitoring names the parts of a request's time for these two only. Each bound is a line of a scrape
-# for each API, so the others have the total time in coarse buckets. `kproc status --apis` has all times.
+# Kafka's guide to monitoring names the parts of a request's time for these two only. Each bucket is a line per API in
+# every scrape, so the other APIs have only the total time in coarse buckets. `kproc status --apis` has all times.
 _DETAILED: Final = frozenset(("Produce", "Fetch"))
 _TOTAL_BOUNDS_US: Final = tuple(1 << power for power in (*range(7, 18), 19, 21, 23, 25))  # 128 us to 34 s
 _PART_BOUNDS_US: Final = tuple(1 << power for power in range(7, 23, 3))  # 128 us to 4 s
 _COARSE_BOUNDS_US: Final = tuple(1 << power for power in range(10, 23, 4))  # 1 ms to 4 s
-# Must stay 0, and an alert rule watches for the first increase. A rule sees none if the series begins with it.
+# These must stay 0, and an alert rule watches for their first increase. The rule would not see it without the 0 before.
 _ALWAYS_SHOWN: Final = frozenset(("contained_failures", "hanging_transactions", "wakeups_rescued"))
 _SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 27, 4))  # 64 B to 64 MiB
 _BYTES: Final = "RequestBytes"
@@ -438,5 +438,5 @@ def _gauges(*figures: _Figure) -> Iterator[Metric]:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
     for name, about, value in figures:
-        if value is not None:  # Not known yet.
+        if value is not None:  # None: not known yet.
             yield GaugeMetricFamily(name, about, value=value)

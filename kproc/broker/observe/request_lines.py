@@ -20,7 +20,7 @@ from kproc.common.clock import NS_PER_S
 
 WATCHES_MAX: Final = 8
 IDLE_NS: Final = 5 * NS_PER_S
-"""A watch ends when nobody has called for this time."""
+"""A watch ends when its client has not read it for this time."""
 TOO_MANY: Final = f"{WATCHES_MAX} monitors run already, which is the limit"
 _REPLY_TIMEOUT_NS: Final = NS_PER_S
 OnAnswer = Callable[[OwnAnswer], None]
@@ -77,7 +77,7 @@ class JoinedLines:
         self._refused = ""
 
     def add(self, reply: WatchedLines | Lost) -> None:
-        # The lines of a Handler that has died are gone with it. Its successor begins anew.
+        # The lines of a Handler that has died are lost. Its successor starts a new watch at the next call.
         if not isinstance(reply, Lost):
             self._lines += reply.lines
             self._lost += reply.lost
@@ -145,7 +145,7 @@ class HandlerWatches:
                 on_answer(OwnAnswer(error=TOO_MANY))
                 return
             watch = self._watches[operation.watch] = _HandlerWatch()
-        watch.respond()  # The client has sent another request before it got this response.
+        watch.respond()  # Respond to an earlier request first, if the client did not wait for the response.
         watch.on_answer, watch.until_ns = on_answer, now_ns + _REPLY_TIMEOUT_NS
         # Send no second call to a Handler that hangs, or its queue would grow.
         free = [index for index in range(self._handler_count()) if index not in watch.pending]

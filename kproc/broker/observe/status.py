@@ -216,8 +216,8 @@ class Status:
                 continue
             for name in names:
                 try:
-                    # The kernel shows a memfd's name behind /memfd:. Only so can memory be found that no process has
-                    # mapped.
+                    # A memfd's descriptor is a link to /memfd:NAME. Memory that no process has mapped can only be found
+                    # by its descriptors.
                     if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:kproc-"):
                         facts = os.stat(f"/proc/{pid}/fd/{name}")
                         seen[facts.st_ino] = facts.st_blocks * 512
@@ -228,7 +228,7 @@ class Status:
 
 
 def _topic_counts(image: ClusterImage | None) -> dict[str, int]:
-    """Return the numbers of topics and partitions, those that the broker made for itself apart."""
+    """Return the numbers of topics and partitions. Internal topics are counted separately."""
     counts = [0, 0, 0, 0]
     for topic in image.topics_by_name.values() if image is not None else ():
         at = 2 if topic.is_internal else 0
@@ -265,7 +265,7 @@ def _pss(pid: int) -> tuple[int, int]:
     """Return the PSS of a process and its shared-memory part, in bytes. Both are 0 if it has ended."""
     pss = shmem = 0
     try:
-        # smaps_rollup has the sums that smaps would need one entry for each mapping for (Linux 4.14). PSS divides each
+        # smaps_rollup has the sums over all mappings, which smaps lists one by one (Linux 4.14). PSS divides each
         # shared page by its users, so the sum over all roles is the broker's memory.
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:

@@ -1,9 +1,10 @@
 """ActivityWheel: finds idle connections, at no cost to a read or a write.
 
-Kafka moves a connection to the end of an access-ordered map at every read and write. Here a read or write only stores
-the time in the connection. The wheel has a slot for each second; a connection stays in the slot of its last check until
-the idle ones are asked for. Only the slots that can hold idle connections are checked then, and each connection in them
-moves to the slot of its real last activity. A connection is checked about once per idle time, not once per request.
+Kafka moves a connection to the end of an access-ordered map at every read and write. In kproc a read or write only
+stores the time in the connection. The wheel has a slot for each second; a connection stays in the slot of its last
+check until the Processor searches idle connections. The search checks only the slots that can hold idle ones, and moves
+each connection in them to the slot of its real last activity. A connection is checked about once per idle time, not
+once per request.
 """
 
 from __future__ import annotations

@@ -62,15 +62,15 @@ class BlockWaits:
         waiting = self._table.awaiting_block
         # Addresses that hold least come first, so that a client with many connections cannot keep the others waiting.
         for key in nsmallest(_RETRIES, waiting, key=self._memories.share_of_key):
-            # At most _RETRIES, because an address may have many waiting connections. A copy, because making room for
-            # one frame may close connections of another address, which may be waiting, too.
+            # Retry at most _RETRIES frames of an address, because it may have many. sorted() copies them, because a
+            # retry may close other waiting connections, which changes the table.
             for connection in sorted(islice(waiting.get(key, ()), _RETRIES), key=self._needed_bytes):
                 if connection.migration is None and not self._retry(connection, may_close=may_close):
                     break
         self._free_counts = self._memories.free_counts
 
     def _retry(self, connection: Connection, *, may_close: bool) -> bool:
-        """Try to get memory for a frame, if allowed by closing others. Return False if there is none."""
+        """Try to get memory for a frame; with `may_close`, close frames of another address. Return False without it."""
         memory = self._memories.of(connection)
         if self._resume(connection, memory):
             return True

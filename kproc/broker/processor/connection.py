@@ -1,9 +1,9 @@
 """Connection: the state that a Processor keeps for one client's socket.
 
 Input. An incomplete frame is kept outside the rings: a small one in `held`, a large one in an arena block. In a ring it
-would block the requests of other clients behind it. Output. Answers are sent in the order of the requests; an early
-answer waits in `stash`. Bytes that the socket does not accept wait in `out`. While `out` is not empty the connection is
-not read, so a client that does not read its answers cannot make the broker store many of them.
+would block the requests of other clients behind it. Output. Answers are sent in the order of the requests; an answer
+that comes before an earlier one waits in `stash`. Bytes that the socket does not accept wait in `out`. While `out` is
+not empty the connection is not read, so a client that does not read its answers cannot make the broker store many.
 
 An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kproc.broker.processor.frame_memory import FrameMemory
 
 _BYTES: Final = frozenset({bytes, memoryview})
-# Bytes of one connection that are sent before the other connections have their turn.
+# Limit of bytes that are sent to one connection before other connections are handled.
 TURN_BYTES: Final = 4 << 20
 # Limit of requests of one connection in work. Kafka serves 1 at a time, and its clients send up to 5 by default.
 INFLIGHT_MAX: Final = 64
@@ -90,7 +90,7 @@ class Block:
 
 
 class Origin(NamedTuple):
-    """The time and place at which a connection was accepted. A connection keeps it when it migrates."""
+    """The Processor, listener, client address and time with which a connection was accepted. A migration keeps it."""
 
     # Index of the Processor that registered it first, and a counter there: both are part of Kafka's connection id.
     processor: int
@@ -162,7 +162,7 @@ class Connection:
         # True once every Handler has the client's address and session. Every fast path checks it.
         self.is_introduced = False
         self.session = NO_SESSION
-        # Set until the client has logged in.
+        # Not None while the client has to log in (SASL).
         self.login: PendingLogin | None = None
         if origin.flags & FLAG_SASL:
             self.require_login(PendingLogin(now_ns))

@@ -28,7 +28,7 @@ class ListenerCounts:
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._open: dict[int, int] = {}
-        # A Processor that died left the number of its open connections in the slab. They died with it.
+        # Count the connections of a Processor that died as closed. The slab still has their number as open.
         for listener in counts.keys_of(OPEN):
             counts.add(CLOSED, listener, count=counts.get(OPEN, listener))
             self._open[listener] = 0
@@ -118,5 +118,5 @@ class ProbeCounters:
         self._values[SLOT["responses"]] -= connection.next_send
 
 
-# A connection tells its counters the events of its life.
+# Each connection has one of these, which is called when the connection opens, migrates or closes.
 ConnectionCounters = ClientCounters | ProbeCounters

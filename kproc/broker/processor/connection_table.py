@@ -2,7 +2,7 @@
 
 `update_interest` makes that decision, by the table in connection_state.py. `pause`, `resume` and `drain` call it; every
 other function that changes one of its conditions must call it, too.
-request_reader.py reads from them, response_writer.py sends their answers.
+request_reader.py reads from the connections, response_writer.py sends their answers.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class ConnectionTable:
         self._state.containment.caught(what, error)
 
     def hung_up(self, connection: Connection) -> None:
-        """Handle a hang-up of a client. A paused connection stays open, because its socket may hold requests."""
+        """Handle a hang-up of a client. A paused connection stays open, because its socket may hold unread requests."""
         if connection.interest == PAUSED:
             self.watch.detach(connection)
         else:
@@ -214,8 +214,8 @@ class ConnectionTable:
     def update_interest(self, connection: Connection) -> None:
         """Set the events that epoll reports for the connection, by the table in connection_state.py.
 
-        A connection that is not read may be able to go on: to its next home, with its migration, with stalled requests.
-        A draining connection is closed after its last answer.
+        Continue a paused connection first: it may change its home, migrate, or forward stalled requests. Close a
+        draining connection after its last answer.
         """
         if connection.pauses:
             self._resume_paused(connection)
@@ -342,7 +342,8 @@ class ConnectionTable:
     def throttle(self, connection: Connection, until_ns: int, quota: str = "") -> None:
         """Do not read the connection before `until_ns`. The caller calls `update_interest`.
 
-        `quota` is the quota that the client exceeds; "" for an arrived connection, whose throttle was counted before.
+        `quota` is the quota that the client exceeds; "" for a connection that migrated here with its throttle, because
+        its former Processor has counted that.
         """
         if until_ns > connection.throttled_until_ns:
             if quota:
@@ -386,8 +387,8 @@ class ConnectionTable:
         for connection in self._sessions.pop_due(now_ns):
             if connection.login is not None:
                 continue
-            # A connection that has to log in does not migrate. If this one goes to another Processor, that one ends the
-            # session. Try again later in case it stays here.
+            # A connection that has to log in cannot migrate. If this one reaches another Processor, that Processor ends
+            # the session. Try again later in case the migration fails.
             if connection.migration is not None:
                 self._sessions.move(connection, now_ns + _AGAIN_NS)
                 continue

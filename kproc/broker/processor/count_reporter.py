@@ -73,7 +73,7 @@ class CountReporter:
     def acknowledge(self, sock: socket.socket, answer: int) -> None:
         """Acknowledge a socket that came over `sock`: its serial, perhaps with REFUSED. Sent by the next flush."""
         reader = self._readers.get(sock)
-        # Without a reader that Acceptor has ended. We keep the connection that it passed to us.
+        # Without a reader that Acceptor has ended. This Processor keeps the connection, without an acknowledgement.
         if reader is not None:
             reader.answers.append(answer)
             self._mark_unsent()
@@ -130,7 +130,7 @@ def _by_change(entry: tuple[Key, int]) -> int:
 
 
 def _add(counts: dict[Key, int], key: Key, change: int) -> None:
-    """Add to the entry and drop it at zero: entries of addresses that never return would pile up."""
+    """Add `change` to the count of `key`. Remove a count of 0, because addresses that never return would pile up."""
     count = counts.get(key, 0) + change
     if count:
         counts[key] = count

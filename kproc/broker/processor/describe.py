@@ -76,7 +76,8 @@ def describe(connection: Connection, processor: int, now_ns: int, moved_ns: int)
 
 def _throttled_ms(connection: Connection, moved_ns: int) -> dict[str, int]:
     """Return for how many ms each quota has kept a connection from being read so far."""
-    # The present throttle was counted as a whole when it began. Its rest is part of the latest times.
+    # A throttle is counted in full when it begins. Subtract the time that is left of a running one, from the latest
+    # quota first.
     left_ns = max(0, connection.throttled_until_ns - moved_ns)
     found: dict[str, int] = {}
     for quota, duration_ns in reversed((connection.throttled_ns or {}).items()):

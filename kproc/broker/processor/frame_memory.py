@@ -2,9 +2,9 @@
 
 A block grows with the bytes that have arrived, not with the length that the client announced.
 
-A Processor has two of them. Frames of clients that may send requests are received into its arena, where Handlers read
-them. Frames of clients that have not logged in are received into `LoginBlocks`, private memory with a small bound, so
-that a client without a login cannot occupy the arena.
+A Processor has two such memories. Frames of clients that may send requests are received into its arena, where Handlers
+read them. Frames of clients that have not logged in are received into `LoginBlocks`, private memory with a small bound,
+so that a client without a login cannot occupy the arena.
 
     memory in use     size of a frame's block
     up to an eighth   its length, at most USUAL_BYTES: a producer's batch is then received without a copy
@@ -78,7 +78,7 @@ class FrameMemory:
         self.shares.put(connection, len(block.view))
 
     def grow(self, connection: Connection, block: Block) -> bool:
-        """Make room for more of a frame. Return False if there is none."""
+        """Enlarge the block of an unfinished frame. Return False if there is no memory for that."""
         present = len(block.view)
         size = self.needed_bytes(block.length, block.filled, present)
         # Release the view first, because the block may move, and the old place then belongs to another frame.

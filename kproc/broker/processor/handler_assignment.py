@@ -53,7 +53,8 @@ class HandlerAssignment:
         else:
             handlers.repeat_disconnected(handler)
         if not handler.is_leaving:
-            # A Processor that was restarted can know only Handlers that are leaving, if the one that stays is away.
+            # A restarted Processor may have had links only to Handlers that are leaving, and used them as homes. Give
+            # their connections a home that stays.
             for leaving in [each for each in handlers.by_id.values() if each.is_leaving]:
                 self._move_connections(leaving)
             self._spread(handler)
@@ -131,7 +132,7 @@ class HandlerAssignment:
         only = self._handlers.choose_routing()
         if only is None:
             return
-        # A fast path for the only Handler relies on it being the home of all connections (RequestReader._read_runs).
+        # RequestReader._read_runs requires that an only Handler is the home of all connections.
         for connection in self._all():
             if connection.home is not only and _logs_in_at(connection, connection.home):
                 self._table.close(connection, "its Handler is gone before it has logged in")

@@ -9,7 +9,10 @@ from kproc.broker.transport.outbox import Buffer, Inbox, Outbox
 
 
 def _without_link(_: int) -> None:
-    """Replace `reserve_run` and `commit_run` without a link: there is no room. Bound methods would keep a dead ring."""
+    """Do nothing, as `reserve_run` and `commit_run` of a Handler without a link: None means that there is no room.
+
+    The methods of its last link would keep the memory of the dead ring.
+    """
 
 
 class HandlerPeer:

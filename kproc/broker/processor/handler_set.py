@@ -15,11 +15,11 @@ from kproc.broker.transport.outbox import Inbox
 if TYPE_CHECKING:
     from kproc.broker.request.routing import ProduceRouter
 
-_REPEATED_MAX: Final = 1000  # Most ends of connections that a restarted Handler is told again.
+_REPEATED_MAX: Final = 1000  # Limit of DISCONNECTED records that are sent to a restarted Handler again.
 
 
 class HandlerSet:
-    """The Handlers that a Processor has, with their links and the router among them.
+    """The Handlers of a Processor, with their links and the router that chooses among them.
 
     One per Processor. handler_assignment.py chooses each connection's home.
     """
@@ -36,7 +36,7 @@ class HandlerSet:
         # The Handler, if there is only one. All connections then have it as their home.
         self.only: HandlerPeer | None = None
         self.by_id: dict[AgentId, HandlerPeer] = {}
-        # Without the Handlers that are leaving. The order means nothing, because a restarted Handler comes last.
+        # The Handlers that are not leaving. Do not rely on the order: a restarted Handler comes last.
         self.by_index: dict[int, HandlerPeer] = {}
         # Handlers whose rings have records that are not published yet.
         self.unpublished: dict[HandlerPeer, None] = {}
@@ -84,7 +84,9 @@ class HandlerSet:
         return False
 
     def introduce(self, connection: Connection) -> bool:
-        """Send the client's address and session to every Handler before the first request. Return False without room.
+        """Send the client's address and session to every Handler. Return False if a ring has no room.
+
+        Called before the connection's first request is forwarded.
 
         Each request could carry them instead, but hardly any request needs them.
         """
@@ -119,8 +121,8 @@ class HandlerSet:
     def repeat_disconnected(self, handler: HandlerPeer) -> None:
         """Tell the successor of a Handler which connections have ended lately.
 
-        Its predecessor may have died before it read that, and connections can end while no Handler runs. What a
-        Handler stores in files for a connection, its successor removes then.
+        Its predecessor may have died before it read these records, and connections can end while no Handler runs. The
+        successor removes what a predecessor stored in files for these connections (fault rules).
         """
         for connection_id, flags in self._disconnected:
             handler.notify(DISCONNECTED, HEAD.pack(connection_id, 0, 0, flags))

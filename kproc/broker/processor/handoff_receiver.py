@@ -116,7 +116,7 @@ class HandoffReceiver:
         if self._state.is_leaving:
             return False
         if client_fd >= self._descriptor_end:
-            self._log_shortage("those that are left are for links, not for clients")
+            self._log_shortage("the remaining descriptors are reserved for links between processes")
             return False
         return True
 

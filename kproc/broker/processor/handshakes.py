@@ -53,8 +53,9 @@ _CHECKS_MAX: Final = 64
 # Interval of checks while all clients wait. The end of a handshake is noticed at once.
 _BLOCKED_MS: Final = 10
 _HELLO_BYTES_MAX: Final = 16 << 20
-# The slowest links have a shorter round trip. In this time a core answers fewer first records than
-# kproc.tls.handshakes.max, so during a flood from one address other clients of that address can still finish.
+# Time in ns without progress after which a handshake may be closed for any new client. The slowest links have a shorter
+# round trip. In this time a core answers fewer first records than kproc.tls.handshakes.max, so during a flood from one
+# address other clients of that address can still finish.
 _STALE_NS: Final = 1_000_000_000
 _EXPIRED: Final = "its client's certificate has expired"
 
@@ -159,7 +160,8 @@ class Handshakes:
             if transport.has_left():
                 self._table.close(connection, "the client closed the connection before its TLS handshake")
                 closed += 1
-            # The client has probably given up, and an answer to it would cost another client's turn.
+            # A client that has waited for the whole timeout has probably given up, and to answer it would delay the
+            # others.
             elif since_ns < oldest_ns:
                 self._drop(transport, "more clients begin a handshake than can be answered")
                 closed += 1
@@ -170,8 +172,8 @@ class Handshakes:
                 blocked += 1
         self._is_blocked = not answered and not closed
         while self._hello_bytes > _HELLO_BYTES_MAX:
-            # The newest connection of the address that holds most, because the others have waited longer for their
-            # turn.
+            # Close the newest connection of the address whose first records take most memory, because the others of
+            # that address have waited longer.
             victim = next(reversed(self._hello_shares.largest_holders()))
             self._table.close(victim, "first records of TLS handshakes take too much memory")
         fresh, self._newly_waiting = self._newly_waiting, []
@@ -209,7 +211,7 @@ class Handshakes:
             self._table.resume(connection, Pause.HANDSHAKE)
 
     def _make_place(self, key: bytes) -> bool:
-        """Close a handshake if all places are taken. Return False if a client of this address has to wait instead."""
+        """Close handshakes while kproc.tls.handshakes.max are open. Return False if a client of `key` has to wait."""
         while len(self._begun) >= self._begun_max:
             victim = self._find_victim(key)
             if victim is None:
@@ -218,7 +220,7 @@ class Handshakes:
         return True
 
     def _find_victim(self, key: bytes) -> TlsTransport | None:
-        """Return the handshake that gives its place to a client of this address; None if none has to."""
+        """Return the handshake to close for a new client of this address, or None if the client has to wait."""
         shares = self._begun_shares
         largest = shares.largest_share()
         for fd, begun in self._begun.items():
@@ -278,7 +280,7 @@ class Handshakes:
             self._table.close(connection, _EXPIRED)
         for begun in list(self._begun.values()):
             try:
-                # The socket may have been full, and nobody watches it for writing during a handshake.
+                # Send what a full socket did not accept, because epoll does not watch for writing in a handshake.
                 begun.transport.flush_handshake()
             except OSError as error:
                 self._table.close(self._table.by_fd[begun.transport.fd], str(error))
@@ -300,7 +302,7 @@ class Handshakes:
         fd = transport.fd
         self._open.pop(fd, None)
         connection = self._connections.pop(fd, None)
-        if connection is None:  # It has sent nothing.
+        if connection is None:  # The client has sent nothing.
             return
         if self._begun.pop(fd, None) is not None:
             self._begun_shares.remove(connection)

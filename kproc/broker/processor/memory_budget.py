@@ -17,8 +17,8 @@ from kproc.broker.transport.agent import BlockOwner, Sender
 class QueuedRequests:
     """Counts the requests of a Processor that wait in rings for their Handlers.
 
-    Kafka's queued.max.requests bounds the one queue of requests. Here they wait in rings, which count bytes and not
-    requests. If that setting is set, the ring position behind each push is therefore stored, and compared with the
+    Kafka's queued.max.requests bounds the one queue of requests. In kproc requests wait in rings, which count bytes and
+    not requests. If that setting is set, the ring position behind each push is therefore stored, and compared with the
     position that the Handler has released. Requests that a Handler has received and not answered, such as long polls,
     do not count as queued.
     """

@@ -3,11 +3,12 @@
 The states of one migration. The connection is not read until the end:
 
     asked    MOVE_OUT was sent to the Handler that has its requests, behind them. That Handler keeps the answers of
-             requests that are parked, or park later, and lists them in MOVED; it answers all others here, as ever
+             requests that are parked, or park later, and lists them in MOVED; it sends all other answers as before
     ready    no answer is outstanding but the kept ones, and every early answer is in the stash
     given    state and socket have been sent (migration_channel.py). The connection is in no table and no epoll, but
-             still ours
-    gone     TAKEN came: we close our copy and tell the Handlers. The new Processor claims the kept answers with MOVE_IN
+             this Processor still owns it
+    gone     TAKEN came: this Processor closes its copy of the socket and sends DISCONNECTED to the Handlers. The new
+             Processor claims the kept answers with MOVE_IN
 
 If the target refuses or dies, a connection that must leave is sent to the next target. One that was only to be
 rebalanced stays: we claim its kept answers with MOVE_IN ourselves, and no other role notices.
@@ -126,7 +127,8 @@ class ConnectionMigration:
             return False
         self._watch.epoll.unregister(channel.fd)
         del self.channels[channel.fd]
-        # Read first: before it died it may have sent TAKEN for connections. These are no longer ours.
+        # Read the channel first: the other Processor may have sent TAKEN before it died. Those connections were its
+        # own, and are not taken back.
         self._read(channel)
         del self._by_peer[peer]
         given = list(channel.given.values())
@@ -201,7 +203,7 @@ class ConnectionMigration:
         return count
 
     def cancel_all(self) -> None:
-        """Give up every migration, because the broker stops. Connections that are still here are answered here."""
+        """Give up every migration, because the broker stops. Connections that were not sent away are answered here."""
         self._is_over = True
         for connection in [*self._todo, *self._asked, *self._ready]:
             self._keep_here(connection)
@@ -245,7 +247,7 @@ class ConnectionMigration:
         return done
 
     def advance(self, connection: Connection) -> None:
-        """Send the connection to its target if no answer but the kept ones is outstanding any more."""
+        """Mark the connection as ready if no answer but the kept ones is outstanding. `work` then sends it away."""
         state = connection.migration
         if (
             state is not None
@@ -335,7 +337,7 @@ class ConnectionMigration:
             self._table.plan_home(connection, self._handlers.least_busy())
 
     def _keep_here(self, connection: Connection) -> None:
-        """Keep the connection here and claim its kept answers."""
+        """Keep the connection at this Processor, and claim its kept answers from the Handler."""
         self.remove(connection)
         state = connection.migration
         assert state is not None

@@ -190,7 +190,7 @@ class MigrationChannel:
         try:
             return send_fd(self.sock, _HEAD.pack(kind, connection_id))
         except OSError:
-            return True  # The giver has died, so the connection has one owner: us.
+            return True  # The giver has died, so this Processor is the only owner of the connection.
 
     def flush(self) -> None:
         """Send queued messages as far as the kernel accepts them. The next read reports a peer that has died."""

@@ -13,7 +13,7 @@ class MigrationState:
     def __init__(self, target: AgentId | None, attempt: int) -> None:
         # None: any target that has room, because the connection must leave this Processor.
         self.target = target
-        # Tells a MOVED of this attempt from a late one of an attempt that was given up.
+        # Distinguishes a MOVED record of this attempt from a late one of an attempt that was given up.
         self.attempt = attempt
         self.is_asked = False
         # True if the Handler that keeps its answers died during the migration: the connection must then be closed.

@@ -109,7 +109,9 @@ class Processor(Role):
         tls_listeners: TlsListeners | None = None,
         moved: Clock | None = None,
     ) -> None:
-        """Create the parts. The limits of queued requests are the broker's, divided by `processors_in_all`; -1: none.
+        """Create the Processor's components.
+
+        The limits of queued requests are the broker's, divided by `processors_in_all`; -1: no limit.
 
         A request must arrive within `receive_ms_max`; 0: without a limit. moved: the broker's clock, for the ends of
         sessions and throttles; `clock` is the host's.

@@ -26,12 +26,13 @@ class ProcessorState:
         "refusals",
     )
 
-    # The broker's time, in which sessions and throttles end. Everything else here uses the host's.
+    # Returns the broker's time in ns, which tests can move. Sessions and throttles end by it. Everything else in a
+    # Processor uses the host's clock.
     moved_ns: Callable[[], int]
 
     def __init__(self, counts: list[int], now_ns: int, containment: Containment) -> None:
         self.counts = counts  # The metrics, by metrics/spec.py: SLOT.
-        self.containment = containment  # The role's.
+        self.containment = containment  # Logs and counts unexpected exceptions.
         self.now_ns = now_ns  # The time at which this duty cycle's poll returned.
         # A pass that ends at or after this time calls Processor._on_due. It is the time of the next tick, or 0 for at
         # once.

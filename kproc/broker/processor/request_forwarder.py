@@ -112,7 +112,7 @@ class RequestForwarder:
         elif frames and self._handlers.router is not None:
             self._forward_each(connection, bytes(view[HEAD_BYTES:end]), position - HEAD_BYTES)
         else:
-            rest = bytes(view[position:end])  # Before the commit, which ends the view.
+            rest = bytes(view[position:end])  # Copied before the commit, which ends the view.
             if frames:
                 self._commit(connection, view, position, frames)
             if rest:
@@ -146,7 +146,7 @@ class RequestForwarder:
 
         `data` is a copy, because the introduction is a record of the same ring and ends the reservation.
         """
-        # The first request tells the client's library, which `kproc clients` shows from then on.
+        # The first request has the client id, which `kproc clients` shows from then on.
         if connection.client is None:
             connection.client = client_of(memoryview(data)[LENGTH_BYTES:])
         if connection.login is not None:
@@ -158,7 +158,7 @@ class RequestForwarder:
             self._park(connection, data)
 
     def _forward_login(self, connection: Connection, data: bytes) -> None:
-        """Forward the first frame of a client that logs in to its home. The other bytes wait for the answer."""
+        """Forward the first frame of a client that logs in to its home. Keep the bytes behind it until its answer."""
         if self._is_too_long(connection, data[:LENGTH_BYTES]):
             return
         end = LENGTH_BYTES + frame_length(data)
@@ -168,7 +168,7 @@ class RequestForwarder:
             self._park(connection, data[end:])
 
     def _push_to_home(self, connection: Connection, *frame: bytes | memoryview) -> bool:
-        """Push a frame of a client that logs in, in parts, to its home. Return False if there is no room."""
+        """Push a frame of a client that logs in, given as parts, to its home. Return False if the ring has no room."""
         home = connection.home
         if not self._introduce(connection) or home.link is None:
             return False

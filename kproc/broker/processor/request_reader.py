@@ -279,7 +279,8 @@ class RequestReader:
             if connection.migration is not None or is_throttled:
                 continue
             if connection.out or connection.is_full:
-                # It must first send answers, or get some. Then ConnectionTable.update_interest enters it again.
+                # The connection must first send answers, or get some. Then ConnectionTable.update_interest adds it to
+                # `stalled` again.
                 del self._table.stalled[connection]
                 continue
             link = connection.home.link

@@ -259,7 +259,7 @@ class ResponseWriter:
         body: bytes | memoryview,
         touched: dict[Connection, None],
     ) -> int:
-        """Queue an answer for the end of this batch, with the stashed ones behind it. Stash it if it is not its turn.
+        """Queue an answer for the end of this batch, with the stashed ones behind it. Stash it if it came too early.
 
         Return the number of queued answers, which the caller counts. A connection that is to be closed gets none.
         """
@@ -292,7 +292,8 @@ class ResponseWriter:
         """
         if kind == SEND_PARTS:
             files = self.files
-            # A range takes no memory. It is not read before the client reads.
+            # If earlier answers are unsent, do not read even a short range: a file range takes no memory while the
+            # client does not read.
             open_range = files.open_or_read_range if connection.out is None else files.open_range
             try:
                 connection.ready += decode_parts(memoryview(body), open_range)

@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 # Limit of an unfinished frame in `Connection.held`. Together with one more read it fits into the smallest ring.
 LARGE_FRAME_BYTES: Final = 16 * 1024
-# TCP resends within this time, so a live sender makes progress in it. A frame that arrives faster than this is not
-# slow.
+# Window in ns in which a frame's rate is measured. TCP retransmits within it, so a live sender makes progress. A frame
+# that is complete sooner is never slow.
 WATCHED_NS: Final = 5_000_000_000
 RATE_MIN: Final = 64 * 1024  # Bytes per second.
-# A younger frame of an honest client may still be crossing a busy network.
+# A frame younger than this (ns) is not closed to free memory, because it may still be crossing a busy network.
 _GRACE_NS: Final = 1_000_000_000
 # Limit of connections closed at once for one waiting connection, so that the pass stays short.
 _VICTIMS_MAX: Final = 64

@@ -66,7 +66,7 @@ class TlsConnections:
             begun_max=config.kproc_tls_handshakes_max,
         )
         self._share = TlsShare(state, self.handshakes)
-        # By listener, with the sources that each context was made from.
+        # The TLS context of each listener, and the ssl settings and store files from which it was made.
         self._contexts: dict[str, tuple[TlsContext, Sources]] = {}
         self._next_complaint_ns = 0
         self._leave_pause_ns = self._next_leave_ns = 0

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RECORD_BYTES: Final = 16 * 1024  # Most plaintext of a record.
-_RECORD_BYTES_MAX: Final = 5 + (1 << 14) + 2048  # A record of a peer that pads, with its head.
+_RECORD_BYTES: Final = 16 * 1024  # Most plaintext bytes in one TLS record.
+_RECORD_BYTES_MAX: Final = 5 + (1 << 14) + 2048  # Longest TLS record with its header (RFC 5246, 6.2.3).
 _SCRATCH_BYTES: Final = 32 * 1024
 _FILE_BYTES: Final = 64 * 1024
 _READ_BYTES_MAX: Final = 256 * 1024  # Limit for one connection in one pass.

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 logger = logging.getLogger(__name__)
 
 FILE_TOO_SHORT: Final = "a segment file is shorter than the answer says"
-_SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader from holding the loop.
+_SEND_BYTES_MAX: Final = 1 << 20  # Limit of one sendfile call, so that a fast client does not delay others.
 
 
 class Transport(Protocol):

@@ -47,7 +47,7 @@ from kproc.common.errors import ErrorCode
 
 __all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
 
-# Costs of restoring one member, and of removing one from a group that ends (see Steps).
+# Costs of restoring one member, and of removing one from a group that ends, in units of about 1 us (see Steps).
 _RESTORE_COST: Final = 8
 _REMOVE_COST: Final = 6
 
@@ -73,13 +73,13 @@ class ClassicGroup:
         self._sync = ClassicSync(state, rebalance)
 
     def restore(self, snapshot: GroupSnapshot) -> Work:
-        """Restore a new group from its record in the log. `start_sessions` follows."""
+        """Restore a new group from its record in the log. The caller must call `start_sessions` afterwards."""
         state, roster = self.state, self.roster
         state.generation = snapshot.generation
         state.current_state_timestamp_ms = snapshot.current_state_timestamp_ms
         roster.protocol_type = snapshot.protocol_type or None
         state.protocol_name = snapshot.protocol_name
-        # No coordinator writes members without a protocol, and no member could rejoin such a group.
+        # Ignore members without a protocol. No coordinator writes such a record, and no member could rejoin the group.
         if snapshot.protocol_name is not None and snapshot.protocol_type:
             for each in snapshot.members:
                 roster.add(Member.from_snapshot(each, snapshot.protocol_name))
@@ -169,7 +169,7 @@ class ClassicGroup:
         if state.current is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         # A consumer that assigns its own partitions, or a tool, commits without a member, as in
-        # GroupMetadata.validateOffsetCommit. Members in the group would fence it.
+        # GroupMetadata.validateOffsetCommit. If the group has members, such a commit is rejected below.
         if generation < 0 and state.current is GroupState.EMPTY:
             return ErrorCode.NONE
         if generation >= 0 or member_id or group_instance_id is not None:
@@ -231,7 +231,7 @@ class ClassicGroup:
             if instance_id is None or known_id is None:
                 return LeftMember(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
             member_id = known_id
-        # KIP-394: a client that got its member id and never joined with it leaves no gap in the group.
+        # KIP-394: a client that got this member id and has not joined with it is no member. Only discard the id.
         elif member_id in roster.pending:
             del roster.pending[member_id]
             return LeftMember(member_id, instance_id, ErrorCode.NONE)
@@ -265,7 +265,7 @@ class ClassicGroup:
             pass  # Only a group without members is deleted.
 
     def dissolve(self) -> None:
-        """End a group that has become a consumer group. Waiting members get REBALANCE_IN_PROGRESS, and join that."""
+        """End a group that has become a consumer group. Waiting members get REBALANCE_IN_PROGRESS and join again."""
         for _ in self._die(ErrorCode.REBALANCE_IN_PROGRESS):
             pass
 
@@ -278,7 +278,8 @@ class ClassicGroup:
         state.enter(GroupState.DEAD)
         state.roster.pending.clear()
         self._rebalance.stop()
-        # The oldest member, who usually leads, comes last: finding the next leader takes a walk past all removed ones.
+        # Remove the oldest member, who usually leads, last. Removing a leader searches the next one past all removed
+        # members, which would take quadratic time.
         for member in reversed(list(state.roster.members.values())):
             state.roster.answer_join(member, join_failed(code, member.member_id))
             state.answer_sync(member, SyncResult(code))

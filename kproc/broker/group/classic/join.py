@@ -38,7 +38,7 @@ PROTOCOL_BYTES_MAX: Final = 1 << 20
 
 
 def join_refusal(group_id: str, request: JoinRequest, config: Config, *, group_exists: bool) -> ErrorCode:
-    """Return the error of a join that no group has to decide, or NONE.
+    """Return the error that a JoinGroup gets whatever the group's members and state are, or NONE.
 
     INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST or UNKNOWN_MEMBER_ID. Checked before the group is looked
     up, so that a rejected join creates no group.
@@ -109,7 +109,7 @@ class ClassicJoin:
         return state.current is GroupState.EMPTY or member is not None or len(roster) < limit
 
     def _reject_for_size(self, request: JoinRequest, now_ms: int) -> None:
-        """Remove a member that exceeds group.max.size. Perhaps the join phase waited only for it."""
+        """Remove a member that exceeds group.max.size. Complete the join phase if it waited only for this member."""
         state = self._state
         state.roster.pending.pop(request.member_id, None)
         if not state.roster.refusal(request.member_id, request.group_instance_id):
@@ -138,7 +138,8 @@ class ClassicJoin:
 
     def _join_pending(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         if request.group_instance_id is not None:
-            # The id was returned to a dynamic member. As in Kafka, this is an unexpected state without a member id.
+            # The id was returned to a dynamic member, and the request is of a static one. As in Kafka, the response is
+            # UNKNOWN_SERVER_ERROR without a member id.
             reply(join_failed(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
         self._add(request, request.member_id, now_ms, reply)
@@ -264,7 +265,8 @@ class ClassicJoin:
     def _static_result(self, request: JoinRequest, member: Member, old_leader: str | None) -> JoinResult:
         """Return the answer for a static member that returns. If it leads, it must not assign again.
 
-        From v9 on the answer says so (KIP-814). Before v9, it names the old id as the leader.
+        From v9 on the answer has `skip_assignment` (KIP-814). Before v9 the answer names the old id as the leader, so
+        that the member does not know that it leads.
         """
         state = self._state
         if not request.supports_skip_assignment:

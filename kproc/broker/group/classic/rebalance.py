@@ -246,7 +246,7 @@ class ClassicRebalance:
     def _expire_session(self, member: Member, now_ms: int) -> None:
         state = self._state
         if member.is_waiting:
-            # Its join or sync has a deadline of its own, and the answer restarts the session.
+            # The member waits in a join or sync, which has a deadline of its own. The answer restarts the session.
             member.deadline_ms = NEVER_MS
             return
         state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -258,7 +258,8 @@ class ClassicRebalance:
 
     def _complete_join_without_the_missing(self, now_ms: int) -> None:
         state = self._state
-        # As in Kafka, this ends even the initial delay: the member that was missing does not come.
+        # As in Kafka, complete even a join phase in its initial delay. The member or client whose deadline has passed
+        # does not come any more.
         if state.current is GroupState.PREPARING_REBALANCE and state.roster.all_joined:
             self._complete_join(now_ms)
 

@@ -113,7 +113,8 @@ class ClassicState:
         # The topics that the members subscribe to. None if they are unknown, or if it is no consumer group.
         self.subscribed_topics: frozenset[str] | None = None
         self.current_state_timestamp_ms = environment.wall_ms()
-        # No deadline is earlier than this. Heartbeats move deadlines later without changing it; the next tick does.
+        # The time of the next tick. No deadline is earlier. Heartbeats move deadlines to a later time without changing
+        # this; the next tick does.
         self.wake_ms = NEVER_MS
         # Callbacks of the writes that are not durable yet. `fail_writes` calls them if the coordinator resigns first.
         self._writes: dict[int, AfterWrite] = {}
@@ -156,7 +157,7 @@ class ClassicState:
         then(write_error(code), now_ms)
 
     def fail_writes(self, code: ErrorCode) -> None:
-        """Call back all pending writes with `code`, because their outcome will not be known here."""
+        """Call back all pending writes with `code`, because this coordinator will not learn their outcome."""
         writes, self._writes = self._writes, {}
         for then in writes.values():
             then(code, 0)

@@ -30,7 +30,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
             raise ProtocolError(f"a subscription of version {version} with {count} topics")
         topics = []
         position = INT16.size + INT32.size
-        # A false count ends with the bytes: each name takes at least two of them.
+        # A count that is too large cannot loop for long: each name takes at least 2 bytes, and their end is an error.
         for _ in range(count):
             topic, position = read_string(metadata, position)
             if topic is None:

@@ -13,7 +13,7 @@ from kproc.common.errors import ErrorCode
 
 
 def _differs(of_request: str | None, of_group: str | None) -> bool:
-    """Compare a protocol's type or name (KIP-559). Versions before 5 have none, which fits any group."""
+    """Compare a protocol's type or name (KIP-559). Requests before v5 have none, which fits any group."""
     return of_request is not None and of_group is not None and of_request != of_group
 
 
@@ -55,7 +55,7 @@ class ClassicSync:
         refusal = state.roster.refusal(request.member_id, request.group_instance_id)
         if refusal:
             return refusal
-        # A member of an older generation has an assignment that others may have now. It must join again.
+        # Reject a member of an older generation, because other members may own its partitions now. It must join again.
         if request.generation != state.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if _differs(request.protocol_type, state.roster.protocol_type) or _differs(

@@ -204,7 +204,7 @@ def _subscribers_of(members: Members) -> dict[TopicId, list[str]]:
 
 
 class _MembersBySize:
-    """Members from the one with the fewest partitions on. Each one that is returned has one more afterwards."""
+    """A heap of members by their number of partitions. `smallest` counts one more for the member that it returns."""
 
     def __init__(self, sizes: Iterable[tuple[int, str]]) -> None:
         self._heap = list(sizes)
@@ -235,7 +235,8 @@ def assign_range(members: Members, partition_counts: PartitionCounts) -> Computa
     result: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in members}
     yield len(members) + len(subscribers)
     for (count, member_ids), topic_ids in alike.items():
-        # The topic of which members own most partitions decides for all. The others are new, or were aligned with it.
+        # Divide all these topics like the one of which members own most partitions, so that few partitions move. The
+        # other topics are new, or were divided like it before.
         template = max(topic_ids, key=lambda each: _owned_count(members, member_ids, each))
         yield (len(topic_ids) * len(member_ids)) // 5
         parts = _divide(count, {each: members[each].target.get(template, frozenset()) for each in member_ids})

@@ -3,7 +3,7 @@
 While a group is being upgraded, or downgraded, it has members of both protocols. A classic member still sends
 JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader,
 and its rebalance is one step of the reconciliation. A static member that replaces the last one of the consumer
-protocol makes the group classic. It then gets no new target, because the classic group rebalances instead. The
+protocol makes the group classic. No new target is computed for it, because the classic group rebalances instead. The
 response to a Heartbeat is REBALANCE_IN_PROGRESS if the member has a next step. Its JoinGroup makes the step, and
 the response to its SyncGroup has the partitions.
 """
@@ -65,7 +65,8 @@ def join_classic(
         group.update_target(now_ms)
     if not (is_last and group.state.is_target_stale):
         group.reconcile(member, reported, now_ms)
-    # Restart the rebalance timeout, because the SyncGroup must follow within it. A timeout that runs would be kept.
+    # The SyncGroup must follow within a whole rebalance timeout. Clear the deadline first, because
+    # start_rebalance_timeout keeps one that is running.
     member.rebalance_deadline_ms = None
     group.start_rebalance_timeout(member, now_ms)
     return JoinResult(
@@ -122,7 +123,8 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
     if known_id is None:
         group.check_size()
         return None
-    # It takes its place at once, whatever protocol it uses and whether it has left or not, as in Kafka.
+    # The request replaces the static member at once, as in Kafka, whatever protocol that member uses and whether it has
+    # left or not.
     return group.state.members[known_id]
 
 
@@ -159,7 +161,7 @@ def heartbeat_classic(
     _check_generation(member, generation)
     group.renew_session(member, now_ms)
     if group.state.is_target_stale and group.state.is_classic:
-        # No heartbeat of the consumer protocol computes the assignment.
+        # Compute the target here, because the group has no member whose ConsumerGroupHeartbeat would do it.
         group.update_target(now_ms)
     state = member.state
     has_next_step = (

@@ -145,7 +145,7 @@ def _read(data: bytes, readers: Mapping[int, Reader]) -> tuple[int, dict[str, An
 
 
 def _by_name(rows: list[dict[str, Any]]) -> NamedPartitions:
-    # A topic can have several rows.
+    # Join the rows of a topic, because clients may send several.
     partitions: dict[str, frozenset[int]] = {}
     for row in rows:
         partitions[row["topic"]] = partitions.get(row["topic"], frozenset()).union(row["partitions"])

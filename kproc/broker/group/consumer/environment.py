@@ -32,16 +32,16 @@ class ConsumerEnvironment(msgspec.Struct, frozen=True):
         return self.cluster.topics
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member is removed."""
+        """Return the time in ms without a heartbeat after which a member is removed."""
         default = self.config.group_consumer_session_timeout_ms
         return self.cluster.config_number(group_id, "consumer.session.timeout.ms", default)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the interval at which members send heartbeats."""
+        """Return the interval in ms at which members send heartbeats."""
         default = self.config.group_consumer_heartbeat_interval_ms
         return self.cluster.config_number(group_id, "consumer.heartbeat.interval.ms", default)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """Return the least time between two target assignments."""
+        """Return the least time in ms between two target assignments."""
         default = self.config.group_consumer_assignment_interval_ms
         return self.cluster.config_number(group_id, "consumer.assignment.interval.ms", default)

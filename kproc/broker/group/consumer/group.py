@@ -69,8 +69,8 @@ GROUP_TYPE: Final = "consumer"
 # The interval of heartbeats while a member waits. 1,000 waiting members then send 2,000 heartbeats a second, which take
 # about a fifth of a core.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
-# Members whose tombstones and the epoch behind them are surely in one batch. If a crash could part these, no member
-# would get the free partitions. A tick removes no more, so that it takes a few ms.
+# Limit of members that are removed at once. Their tombstones and the group's next epoch then fit into one batch. If a
+# crash could separate these, no member would get the free partitions. The limit also keeps a tick within a few ms.
 REMOVED_AT_ONCE: Final = 200
 
 
@@ -292,7 +292,7 @@ class ConsumerGroup:
     # -- step 3: the partitions of the member ------------------------------------------------------------------
 
     def reconcile(self, member: ConsumerMember, reported: Assignment | None, now_ms: int) -> None:
-        """Make the member's next step to its target. `reported` is that of `progress`."""
+        """Make the member's next step to its target. See `progress` for `reported`."""
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
@@ -344,7 +344,8 @@ class ConsumerGroup:
         for name in removed:
             self._deadlines.discard(name)
         if not remaining:
-            # Without a time the interval between assignments is over, so the next member gets its partitions at once.
+            # Write the target epoch without a time. The interval between assignments then counts as over, so that the
+            # next member gets its partitions at once.
             target_epoch = TargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(ConsumerRecordType.TARGET), target_epoch)])
 
@@ -364,7 +365,7 @@ class ConsumerGroup:
                 self.start_rebalance_timeout(member, now_ms)
         if self.state.is_classic:
             # A crash came between the leave of the last member of the consumer protocol and the conversion of the
-            # group, which the coordinator makes behind this tick.
+            # group. Schedule a tick, after which the coordinator converts the group.
             self._deadlines.schedule_assignment(now_ms)
 
     def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
@@ -454,11 +455,11 @@ class ConsumerGroup:
         return [CONSUMER_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
 
     def resign(self) -> Work:
-        """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
+        """Return no steps when another Handler takes over the group, because no request waits in it."""
         yield from ()
 
     def kill(self) -> None:
-        """Do nothing, because no request waits in the group. It was deleted."""
+        """Do nothing when the group is deleted, because no request waits in it."""
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""

@@ -15,7 +15,8 @@ def commit_refusal(state: ConsumerGroupState, request: CommitRequest) -> int:
     """
     epoch = request.generation
     is_transactional = request.producer is not None
-    # A tool, or a consumer that chooses its own partitions. Before KIP-447 a transaction did not name the member.
+    # Accept a commit without a member of a tool or of a consumer that assigns its own partitions, while the group has
+    # no members. Also accept one of a transactional producer older than KIP-447, which cannot name the member.
     is_unnamed = is_transactional and not request.member_id
     if epoch < 0 and (is_unnamed or not state.members):
         return ErrorCode.NONE

@@ -52,8 +52,8 @@ def reconcile(
     is_consistent = all(topic_id in subscribed for topic_id in state.owned)
     is_waiting = state.phase is MemberPhase.UNREVOKED and _owns_any(reported, state.pending_revocation)
     if is_waiting or (state.phase is MemberPhase.STABLE and state.epoch == target_epoch):
-        # The target still has a topic from which the member has unsubscribed. The member must give it up before the
-        # next target is computed.
+        # If the member has unsubscribed from a topic that it owns, it must give that up before the next target is
+        # computed.
         return state if is_consistent else _without_unsubscribed(state, subscribed, reported)
     return _next_state(
         state, state.epoch, target_epoch, _subscribed_part(target, subscribed), is_free, reported

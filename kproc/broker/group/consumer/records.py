@@ -280,7 +280,7 @@ def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:
         if epochs is None:
             epochs = [NO_EPOCH] * len(partitions)
         if len(epochs) != len(partitions):
-            raise ProtocolError(f"{len(epochs)} epochs of {len(partitions)} partitions")
+            raise ProtocolError(f"{len(partitions)} owned partitions have {len(epochs)} epochs")
         owned[each["topic_id"]] = dict(zip(partitions, epochs, strict=True))
     return owned
 

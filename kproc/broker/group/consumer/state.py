@@ -31,7 +31,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 _NO_TARGET: Final[Assignment] = {}
 # As in Kafka, a group and its target begin at epoch 1. So no target is computed for a first member without a
-# subscription. The interval between assignments would then delay the target of its later subscription.
+# subscription. Otherwise the interval between assignments would delay the target of its later subscription.
 _FIRST_TARGET_EPOCH: Final = TargetEpoch(1)
 
 

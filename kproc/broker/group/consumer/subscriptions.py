@@ -19,7 +19,7 @@ class Subscriptions:
         self._assignors: Counter[str] = Counter()
 
     def after(self, removed: Sequence[MemberMetadata], added: Sequence[MemberMetadata] = ()) -> Subscriptions:
-        """Return the subscriptions after a change, which is not made here."""
+        """Return a copy in which subscriptions are removed and added. This object stays as it is."""
         after = Subscriptions()
         after._names, after._expressions = self._names.copy(), self._expressions.copy()
         after._assignors = self._assignors.copy()
@@ -36,7 +36,7 @@ class Subscriptions:
         self._assignors[metadata.assignor or ""] += 1
 
     def remove(self, metadata: MemberMetadata) -> None:
-        """Count the subscription of a member no more."""
+        """Subtract the subscription of a member from the counts."""
         _subtract(self._names, *metadata.topic_names)
         _subtract(self._expressions, metadata.topic_regex or "")
         _subtract(self._assignors, metadata.assignor or "")
