@@ -87,7 +87,7 @@ def lose_power(broker: Broker) -> dict[str, Any]:
 
 @operation("broker/wait-until-idle")
 def wait_until_idle(broker: Broker, *, timeout_ms: WaitMs = _TIMEOUT_MS) -> dict[str, Any]:
-    """Return when no request, sync, transaction marker or compaction is in progress, except long polls."""
+    """Return when no request, sync, marker, retention check or compaction is in progress, except long polls."""
     broker.wait_until_idle(timeout_ms / 1000)
     return {}
 
