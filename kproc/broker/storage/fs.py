@@ -398,6 +398,13 @@ def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) ->
         sync_directory(fs, path.parent)
 
 
+class UnsyncedFs(OsFs):
+    """The real file system without syncs, for data that are deleted when their broker ends."""
+
+    def sync(self, _descriptor: int) -> None:
+        """Do nothing: the page cache survives the death of a process, and the data need not survive more."""
+
+
 def sync_directory(fs: Fs, path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = fs.open_directory(path)

@@ -14,7 +14,7 @@ from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
 from kproc.broker.storage.format import FAULTS_DIRECTORY, METADATA_DIRECTORY
-from kproc.broker.storage.fs import Fs, OsFs, StorageFailure
+from kproc.broker.storage.fs import Fs, OsFs, StorageFailure, UnsyncedFs
 from kproc.broker.storage.offset_checkpoints import check_readable
 from kproc.broker.supervisor.directory_lock import DirectoryInUse, DirectoryLock
 from kproc.broker.supervisor.snapshots import complete_restore
@@ -29,9 +29,10 @@ _QUORUM_STATE: Final = "quorum-state"
 
 
 def make_fs(config: Config) -> Fs:
-    """Return the file system of a broker: the real one, or in some tests one that records syncs."""
+    """Return the file system of a broker: the real one, or in tests one that records syncs or makes none."""
     if not config.records_syncs:
-        return OsFs()
+        # With kproc.flush=group a test or benchmark wants to wait for real syncs.
+        return OsFs() if config.keeps_data or config.waits_for_sync else UnsyncedFs()
     from kproc.broker.faults.power import recording
 
     return recording(config)

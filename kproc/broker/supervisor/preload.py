@@ -1,8 +1,8 @@
 """Imports modules before the supervisor forks the roles, which would otherwise import them at their first use.
 
 An import opens files. In a role without a free descriptor the import would fail, and with it the request that needs the
-module. A broker without TLS or signed tokens imports none of their modules, so a listener that is added later can cause
-such an import.
+module. A broker without TLS, signed tokens or faults imports none of their modules, so a listener that is added later
+can cause such an import.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from kproc.broker.config import Config
 _TEXT_CODECS: Final = ("ascii", "idna", "latin-1", "unicode_escape", "utf-16-be")
 # The standard library imports `_strptime` when the first date of a certificate is parsed.
 _FOR_TLS: Final = ("kproc.broker.processor.tls_connections", "kproc.broker.security.certificate", "_strptime")
+# The controller and the cleaner write through it (broker.py).
+_FOR_FAULTS: Final = "kproc.broker.faults.disk"
 _FOR_SIGNED_TOKENS: Final = (
     "kproc.broker.security.sasl.key_set",
     "kproc.broker.security.sasl.signed_tokens",
@@ -32,6 +34,8 @@ def load(config: Config) -> None:
     if any(each.protocol.endswith("SSL") for each in config.listeners):
         for name in _FOR_TLS:
             importlib.import_module(name)
+    if config.kproc_faults_enable:
+        importlib.import_module(_FOR_FAULTS)
     if any(name.endswith("jwks.endpoint.url") for name in config.explicit_settings):
         for name in _FOR_SIGNED_TOKENS:
             importlib.import_module(name)

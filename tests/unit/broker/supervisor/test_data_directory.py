@@ -13,9 +13,9 @@ import pytest
 
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.fs import OsFs, UnsyncedFs
 from kproc.broker.supervisor import data_directory
-from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.data_directory import DataDirectory, make_fs
 from kproc.broker.supervisor.offline_metadata import alter_users
 from kproc.common.errors import FatalError
 from tests.support.ring_pair import Forked
@@ -229,3 +229,22 @@ def test_opening_directory_keeps_clean_shutdown_marker(tmp_path: Path) -> None:
     alter_users(Config.build({"log.dirs": str(tmp_path)}), [])
     with ExitStack() as stack:
         assert open_directory(stack, tmp_path).remove_clean_marker()
+
+
+def test_only_temporary_data_without_group_flush_are_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    own = {"kproc.temporary.directory": str(tmp_path), "kproc.flush": "none"}
+    for settings, is_synced in (
+        ({"kproc.flush": "none"}, True),
+        (own, False),
+        ({**own, "kproc.flush": "group"}, True),
+        ({**own, "log.dirs": str(tmp_path.parent / "kept")}, True),
+    ):
+        fs = make_fs(Config.build({"log.dirs": str(tmp_path / "data"), **settings}))
+        assert isinstance(fs, UnsyncedFs) != is_synced
+        fs.sync(7)
+        assert synced == [7] * is_synced
+        synced.clear()
