@@ -24,7 +24,7 @@ def configure(sock: socket.socket, send_buffer_bytes: int) -> None:
 
 
 def flags_of(protocol: str) -> int:
-    """Return the flags that travel with every connection of a listener with this security protocol."""
+    """Return the handoff flags (FLAG_TLS, FLAG_SASL) of the connections of a listener with this security protocol."""
     return FLAG_TLS * protocol.endswith("SSL") | FLAG_SASL * protocol.startswith("SASL")
 
 

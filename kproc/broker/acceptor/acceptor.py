@@ -129,7 +129,7 @@ class Acceptor(Role):
         raise AssertionError(f"{self.id} was given a link to {link.peer}")
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
-        """Pass sockets to a Processor that has started."""
+        """Start to pass sockets to a Processor that has started, over its handoff socket `sock`."""
         self._queue.attach(peer, sock)
 
     def detach(self, peer: AgentId) -> None:

@@ -33,7 +33,7 @@ class ConnectionCounts:
         self._unheard: set[Hashable] = set()
 
     def expect(self, source: Hashable) -> None:
-        """Expect a first report from this source. Until it comes, the counts are too low."""
+        """Expect a first report of connections from this source. Until it comes, the counts are too low."""
         self._unheard.add(source)
 
     def heard(self, source: Hashable) -> None:

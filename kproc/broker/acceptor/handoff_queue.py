@@ -80,7 +80,7 @@ class HandoffQueue:
         self._serving: frozenset[AgentId] | None = None
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """Pass sockets to a Processor that has started."""
+        """Start to pass sockets to a Processor that has started, over its handoff socket `sock`."""
         self.detach(peer)
         sock.setblocking(False)
         target = _HandoffTarget(peer, sock)
@@ -232,7 +232,7 @@ class HandoffQueue:
             count += 1
 
     def _unwatch(self, target: _HandoffTarget) -> None:
-        """Stop watching a Processor's socket, because epoll reports a closed peer as readable without end."""
+        """Stop watching a Processor's handoff socket, because epoll reports a closed peer as readable without end."""
         target.is_gone = True
         if self._by_fd.pop(target.sock.fileno(), None) is not None:
             self._epoll.unregister(target.sock.fileno())

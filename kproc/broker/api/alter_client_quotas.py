@@ -38,7 +38,7 @@ def _prepare(context: RequestContext, request: dict[str, Any]) -> None:
 
 
 def _entity_of(entry: dict[str, Any]) -> frozenset[tuple[str, str | None]]:
-    """Return the entity of an entry. Its types may be in any order, and the last name of a type counts."""
+    """Return the quota entity of an entry. The order of its types is irrelevant, and the last name of a type counts."""
     return frozenset({row["entity_type"]: row["entity_name"] for row in entry["entity"]}.items())
 
 

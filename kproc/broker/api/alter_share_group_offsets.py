@@ -74,7 +74,7 @@ def send_change(
 ) -> None:
     """Change the start offsets of a request's group at its coordinator, and send the response.
 
-    `rows_of` returns the rows of the topics, unless the whole group has an error.
+    `rows_of` returns the response's rows of the topics. It is not called if the whole group has an error.
     """
 
     def on_done(outcome: ChangedShareOffsets | int) -> None:

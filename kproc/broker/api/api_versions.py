@@ -28,7 +28,7 @@ _NO_NODE: Final = -1
 
 @api(ApiKey.API_VERSIONS, versions=(0, 5))
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    """List the supported APIs. As in Kafka, reject a software name or version that breaks the rule."""
+    """List the supported APIs. As in Kafka, reject a client software name or version with invalid characters."""
     if context.api_version < _SINCE:
         return answer(ErrorCode.NONE, context.services.clients.served)
     if not is_valid(context.api_version, request):

@@ -87,7 +87,7 @@ def error_response(request: dict[str, Any], code: int, _message: str | None) -> 
 
 
 def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> Iterator[str | None]:
-    """Return the topics of this page and the following ones, in order. None for a skipped name.
+    """Return the topics of this page and the following ones, in order. None stands for a topic before the cursor.
 
     If the request names no topics, all topics are listed. Raises KafkaError for an invalid cursor.
     """

@@ -124,7 +124,7 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 def read_description(
     coordinator: GroupCoordinator, read: Callable[[], D | None], on_outcome: OnOutcome[D]
 ) -> None:
-    """Read a group's description at its coordinator. None means that no group of the protocol has the id."""
+    """Read a group's description at its coordinator. `read` returns None if no group of the protocol has the id."""
     coordinator.read(
         read,
         lambda code, found: on_outcome(

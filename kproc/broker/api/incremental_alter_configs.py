@@ -60,7 +60,7 @@ def handle_incremental_alter_configs(context: RequestContext, request: dict[str,
 
 
 def alter(context: RequestContext, operation: str, request: dict[str, Any], complete: Complete) -> None:
-    """Let the controller alter the configs of `request`, and respond with its reply after `complete`."""
+    """Let the controller alter the configs of `request`. `complete` adds rows to its reply before the response."""
     change_metadata(
         context,
         operation,
@@ -128,7 +128,7 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any], comple
 
 
 def _parted(resources: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the loggers and the other resources, each in their order."""
+    """Split resources into the loggers and the others. Each list keeps their order."""
     loggers = [each for each in resources if each["resource_type"] == RESOURCE_BROKER_LOGGER]
     return loggers, [each for each in resources if each["resource_type"] != RESOURCE_BROKER_LOGGER]
 

@@ -31,7 +31,7 @@ def invalid_request(message: str) -> KafkaError:
 
 
 def check_text(text: str | None, name: str) -> None:
-    """Raise INVALID_REQUEST for a text that is empty or blank."""
+    """Raise INVALID_REQUEST for a text that is empty or blank. None is valid."""
     if text is not None and not text.strip():
         raise invalid_request(f"{name} can't be empty.")
 

@@ -147,7 +147,7 @@ def _not_to_be_created(context: RequestContext, names: list[str]) -> Collection[
 
 
 def _is_creatable(name: str) -> bool:
-    """Return True if Metadata may create a topic of this name. Of the internal topics, it creates coordinators'."""
+    """Return True if Metadata may create a topic of this name. Of internal topics, only those with coordinators."""
     if name in INTERNAL_TOPICS:
         return name in COORDINATOR_TOPICS
     return name != CLUSTER_METADATA_TOPIC and problem_with(name) is None

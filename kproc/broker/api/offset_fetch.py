@@ -71,7 +71,7 @@ class TopicOffsets(msgspec.Struct, array_like=True):
 
 
 class OffsetsRequest(msgspec.Struct):
-    """The partitions of a group whose offsets are requested. None: all that the group has offsets of."""
+    """The partitions of a group whose offsets are requested. `topics` is None for all partitions that have offsets."""
 
     topics: list[TopicPartitions] | None
     requires_stable: bool

@@ -107,7 +107,7 @@ def failed_states(request: Fields, code: int, message: str | None) -> Fields:
 
 
 def encode_batches(batches: tuple[StateBatch, ...]) -> list[Fields]:
-    """Return the rows of batches for a response."""
+    """Return the response's rows of a state's batches."""
     return [
         {
             "first_offset": each.first,

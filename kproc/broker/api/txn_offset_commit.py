@@ -97,7 +97,7 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
 
 
 def _as_known(version: int, code: int) -> int:
-    """Replace a code that the client's version does not know."""
+    """Replace an error code that the client's version does not know by one that it knows."""
     # Producers before Kafka 2.0 fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296). They retry
     # COORDINATOR_NOT_AVAILABLE.
     if version < _LOADING_SINCE and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -33,7 +33,7 @@ class Change(msgspec.Struct, array_like=True):
 
 
 class Changed(Outcome):
-    """The fields of the response. They are empty if the operation failed as a whole."""
+    """The reply to a Change: the fields of the client's response. They are empty if the operation failed as a whole."""
 
     fields: dict[str, Any]
 

@@ -91,7 +91,7 @@ class CompactionSurvey:
         return best
 
     def _remove_deleted_topics(self) -> None:
-        """Remove the entries of topics that no longer exist."""
+        """Remove topics that no longer exist from the damaged and the postponed logs."""
         topics = self._image().topics_by_id
         for known in (self._uncleanable, self._postponed_ns):
             for key in [key for key in known if key[0] not in topics]:

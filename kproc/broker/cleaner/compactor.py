@@ -144,7 +144,7 @@ class Compactor:
 
     @property
     def is_idle(self) -> bool:
-        """True while no log is due."""
+        """True while no log is due for compaction, or if compaction is off."""
         return self._is_pausing or self._is_closed
 
     def close(self) -> None:
@@ -313,7 +313,7 @@ class Compactor:
         new: SegmentIdentity,
         delay_ms: int,
     ) -> Steps:
-        """Let the owner replace a group of segments with the new one. Return True if it did."""
+        """Let the owner replace a group of segments with the compacted segment `new`. Return True if it did."""
         doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
         for path in doomed:
             # Unlink a replaced file of that name that still waits for its delay. Otherwise the owner's rename would

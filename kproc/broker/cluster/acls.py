@@ -179,7 +179,7 @@ class AclChanges:
 
 
 def acl_of(row: Row, pattern_type: str = "pattern_type") -> Acl:
-    """Return the rule in a row of a response. `pattern_type` is that field's name, which differs in requests."""
+    """Return the ACL rule in a row. `pattern_type`: the name of that field, which differs in requests and responses."""
     return Acl(
         ResourceType(row["resource_type"]),
         row["resource_name"],

@@ -224,7 +224,7 @@ class ConfigChanges:
     ) -> None:
         """Raise KafkaError for keys and certificates that a TLS listener could not use.
 
-        The listener then keeps its present ones.
+        The listener then keeps its present keys and certificates.
         """
         if self._check_tls is None:
             return

@@ -203,7 +203,10 @@ class ControllerState:
         return reply, [r.ProducerIdsTaken(first + PRODUCER_ID_BLOCK_COUNT)]
 
     def _raise_leader_epochs(self, body: dict[str, Any]) -> Handled:
-        """Raise leader epochs: {"topic_id", "partitions", "at_least"}; replies "leader_epochs" in that order."""
+        """Raise leader epochs of a topic's partitions. Body: {"topic_id", "partitions", "at_least"}.
+
+        The reply has "leader_epochs" in the order of "partitions".
+        """
         topic = self._image.topic_by_id(body["topic_id"])
         # The topic can have been deleted since the coordinator sent this. It then has no more state that needs an
         # epoch.
@@ -222,7 +225,7 @@ class ControllerState:
         return {"leader_epochs": epochs}, list(records)
 
     def _set_handler_count(self, body: dict[str, Any]) -> Handled:
-        """Set the count of Handlers that partitions are placed on: {"count"}. Writes nothing if it is the same."""
+        """Set the number of Handlers that own partitions. Body: {"count"}. Writes nothing for an unchanged number."""
         count = body["count"]
         if count < 1:
             raise FatalError(f"the number of Handlers is {count}, but must be at least 1")
@@ -231,13 +234,15 @@ class ControllerState:
         return {"count": count}, [r.HandlersCounted(count)] if changed else []
 
     def _override_broker_configs(self, body: dict[str, Any]) -> Handled:
-        """Set dynamic configs of a node for kproc's own operations: {"node", "configs"}, which are checked already."""
+        """Set dynamic configs of a node for kproc's own operations. Body: {"node", "configs"}, validated already."""
         before = self._image.broker_configs.get(body["node"], {})
         changes = [(name, value) for name, value in body["configs"].items() if before.get(name) != value]
         return {}, [r.BrokerConfigSet(body["node"], name, value) for name, value in changes]
 
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
-        """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
+        """Record the cluster id at the first start. Body: {"cluster_id"}. Later starts compare it with the recorded
+        one.
+        """
         cluster_id = body["cluster_id"]
         # Only a new cluster gets the newest feature levels. An older one keeps its levels until somebody raises them.
         # As in Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
@@ -259,7 +264,7 @@ class ControllerState:
     def _start_broker(self, body: dict[str, Any]) -> Handled:
         """Record a start of the broker: a new broker epoch, and a higher leader epoch of every partition.
 
-        {"was_clean"} says how the broker stopped before.
+        Body: {"was_clean"}, which is True if the last stop was clean.
         """
         epoch = self._image.broker_epoch + 1
         return {"broker_epoch": epoch}, [r.BrokerStarted(epoch, body.get("was_clean", False))]

@@ -76,9 +76,9 @@ class TokenChanges:
         self._ids_by_hmac: dict[bytes, str] = {}
 
     def create(self, body: dict[str, Any]) -> Handled:
-        """Handle CreateDelegationToken: {"requester", "owner", "renewers", "max_lifetime"}; max_lifetime is in ms.
+        """Handle CreateDelegationToken. Body: {"requester", "owner", "renewers", "max_lifetime"}.
 
-        Principals are (type, name).
+        max_lifetime is in ms. Principals are (type, name).
         """
         requester, owner = _name(body["requester"]), _name(body["owner"])
         if self._key is None:
@@ -112,7 +112,7 @@ class TokenChanges:
         return reply, [token]
 
     def renew(self, body: dict[str, Any]) -> Handled:
-        """Handle RenewDelegationToken: {"requester", "hmac", "period"}.
+        """Handle RenewDelegationToken. Body: {"requester", "hmac", "period"}.
 
         The token then expires `period` ms from now, but not later than the broker's setting allows.
         """
@@ -130,7 +130,7 @@ class TokenChanges:
         return _expires(token, now_ms + period_ms)
 
     def expire(self, body: dict[str, Any]) -> Handled:
-        """Handle ExpireDelegationToken: {"requester", "hmac", "period"}.
+        """Handle ExpireDelegationToken. Body: {"requester", "hmac", "period"}.
 
         The token then expires `period` ms from now. A negative period removes it now.
         """

@@ -275,7 +275,7 @@ def _default(setting: Setting) -> str | None:
 
 
 def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
-    """Return the value in force and its source. A static value comes from the Config, in this setting's unit."""
+    """Return the value in force and its source. `value` is the static value, in this setting's own unit."""
     source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
     if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):
         return synonyms[0]["value"], source

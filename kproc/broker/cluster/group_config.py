@@ -32,7 +32,7 @@ class GroupConfigRow(NamedTuple):
         return self._bound("min", self.lowest, config), self._bound("max", self.highest, config)
 
     def default(self, config: Config) -> str:
-        """Return the value of a group without an own one, from the static settings."""
+        """Return the value for a group that has not set this config, from the static settings."""
         setting = SETTINGS.get(self.synonym)
         return self.config.fixed_default if setting is None else config.wire_value(setting.name) or ""
 

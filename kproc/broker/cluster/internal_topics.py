@@ -19,7 +19,7 @@ BROKERS_DEFAULT: Final = -1  # In place of a number of partitions or replicas.
 
 
 class FoundBy(NamedTuple):
-    """The key type with which FindCoordinator finds a topic's coordinators, and the resource type of the keys."""
+    """The key type by which FindCoordinator finds a topic's coordinators, and the resource type that needs a right."""
 
     key_type: int
     resource: ResourceType

@@ -77,7 +77,7 @@ class MutationQuotas:
     def __init__(
         self, quotas: Callable[[], ClientQuotas], now_ns: Callable[[], int], *, seconds: int
     ) -> None:
-        """`seconds`: capacity of a bucket, in seconds of the client's rate."""
+        """Create the buckets, all full. `seconds`: the capacity of a bucket, in seconds of the client's rate."""
         self._quotas = quotas
         self._now_ns = now_ns
         self._saved_ns = seconds * NS_PER_S

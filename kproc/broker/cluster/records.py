@@ -161,7 +161,7 @@ class ClientQuotaSet(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class AclAdded(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """A rule about who may do what, under an id; the numbers are Kafka's codes (security/acl.py)."""
+    """An ACL rule, with an id of its own. The numbers are Kafka's codes (security/acl.py)."""
 
     acl_id: bytes
     resource_type: int

@@ -53,7 +53,7 @@ def check_change(
 
 
 def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
-    """Return the count of a key. A listener's own value overrides the plain one."""
+    """Return the number of Processors or Handlers by a key. A listener's own value overrides the plain one."""
     listener, name = split_listener_key(key)
     if listener:
         if key in overrides:

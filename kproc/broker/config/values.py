@@ -129,7 +129,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def field_name(self) -> str:
-        """The name of the attribute of Config."""
+        """The name of the attribute of Config that has this setting's value."""
         return self.name.replace(".", "_")
 
     @property

@@ -154,7 +154,7 @@ class Controller(LinkedRole):
         self._calls.send(self._outbox(CLEANER), CLEANER, call, body, on_reply)
 
     def attach(self, link: Link) -> None:
-        """Send a snapshot of the metadata to a role that has started. From then on it follows by deltas."""
+        """Send a snapshot of the metadata to a role that has started. From then on the role gets deltas."""
         super().attach(link)
         if link.peer == CONTROL_PROCESSOR:
             # The control listener's Processor gets no deltas, because it has no image.

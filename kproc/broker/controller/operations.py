@@ -80,7 +80,7 @@ def _on_own_answer(on_reply: OnReply, answer: OwnAnswer) -> None:
 
 
 class _ScaleRequest:
-    """One requested change of the counts, and the callbacks of requests that wait for it."""
+    """One requested change of the role counts, and the callbacks of requests that wait for it."""
 
     def __init__(self, ticket: str, wanted: dict[str, int]) -> None:
         self.ticket = ticket
@@ -205,7 +205,7 @@ class Operations:
         self._ask(SNAPSHOTS, body, _passes_on(on_reply))
 
     def answer_status(self, containment: Containment) -> None:
-        """Answer all requests for the status that came in this duty cycle. It takes some ms to compute."""
+        """Answer all requests for the status that came in this duty cycle, because computing it takes some ms."""
         waiting, self.await_status = self.await_status, []
         results: list[dict[str, Any]] = []
         containment.run("the status", None, lambda: results.append(self._describe()))
@@ -261,7 +261,7 @@ class Operations:
         return bool(self._scales) or self._traffic.is_collecting or self._watches.is_waiting
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests that take long. Called ten times a second while there are any."""
+        """Answer the requests that wait for a change or for Handlers. Called ten times a second while there are any."""
         self.status.sample(now_ns)
         self._traffic.expire(now_ns)
         self._watches.expire(now_ns)

@@ -67,7 +67,7 @@ class CoordinatorEpochs:
         self.unsent.pop(key, None)
 
     def send_requests(self) -> None:
-        """Send the controller one call per topic for all epochs that were requested since the last one."""
+        """Send the controller one call per topic for all epochs that were requested since the last such calls."""
         unsent = list(self.unsent)
         self.unsent.clear()
         by_topic: dict[str, list[int]] = {}

@@ -265,7 +265,7 @@ class CoordinatorRuntime:
         return shard
 
     def _load_some(self, shard: Shard[Any]) -> None:
-        """Run one step of a load. It ends in ready, in failed, or, after a Shortage, in opening."""
+        """Run one step of a load. At the end, the shard is ready or failed, or, after a Shortage, opening again."""
         log = shard.log
         assert log is not None, "a shard without a log does not load"
         if not self._containment.run(

@@ -23,7 +23,7 @@ _ASSIGNMENT: Final = ""
 
 
 class TimedMember:
-    """A member's id, and its deadlines, which no record has."""
+    """A member's id, and its deadlines, which are only in memory."""
 
     __slots__ = ("member_id", "rebalance_deadline_ms", "session_deadline_ms")
 

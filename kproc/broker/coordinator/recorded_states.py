@@ -40,7 +40,7 @@ class RecordedState(Protocol):
         """Apply one record of this group that is in the log. A value of None is a tombstone."""
 
     def drop_incomplete_members(self) -> None:
-        """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
+        """Remove members without a subscription in the log. A crash has cut off a part of their tombstones."""
 
 
 S = TypeVar("S", bound=RecordedState)
@@ -89,7 +89,7 @@ class StateReplay(Generic[S]):
         state.apply(key, value)
 
     def pop(self) -> list[S]:
-        """Return the states that exist after the replay, once."""
+        """Return the states of the groups that exist after the replay. Call it once."""
         states, self._states = list(self._states.values()), {}
         for state in states:
             state.drop_incomplete_members()

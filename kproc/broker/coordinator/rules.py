@@ -65,7 +65,7 @@ class DeletedTopics(NamedTuple):
     names: frozenset[str]
 
     def has(self, name: str, topic_id: bytes) -> bool:
-        """Return True for a topic that was deleted. One without an id is identified by its name."""
+        """Return True for a topic that was deleted. A topic without an id is identified by its name."""
         return topic_id in self.ids or (topic_id == ZERO_UUID and name in self.names)
 
 

@@ -67,7 +67,7 @@ class Shard(Generic[C]):
         self.waiting.append(on_wake)
 
     def dequeue(self) -> list[OnWake]:
-        """Empty the queue. A request that parks from now on waits for its own time."""
+        """Empty the queue and return its requests. A request that parks later waits for its own 200 ms."""
         waiting, self.waiting = self.waiting, []
         self.wait_ends_ms, self.is_settled = NEVER, False
         return waiting

@@ -65,9 +65,9 @@ class TargetComputation:
 
 
 def is_applicable(target_ids: Collection[str], epoch: int, state: RecordedState) -> bool:
-    """Return True if a target that was computed for `epoch` of a group is of use for the group as it is now.
+    """Return True if a target that was computed for `epoch` of a group can be used for the group as it is now.
 
-    `target_ids` are the ids of the target's members. A target of a past epoch is of use, too. Otherwise a group whose
+    `target_ids` are the ids of the target's members. A target of a past epoch can be used, too. Otherwise a group whose
     members join and leave all the time would never get one.
     """
     if state.target_epoch.epoch >= epoch:

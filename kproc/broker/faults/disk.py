@@ -63,7 +63,7 @@ class FaultyFs:
         self._fs.write(descriptor, buffers, position=position)
 
     def sync(self, descriptor: int) -> None:
-        """Sync by the wrapped Fs."""
+        """Sync by the wrapped Fs, unless a rule fails the sync."""
         self._fail_call("fail-sync", descriptor, "fdatasync")
         self._fs.sync(descriptor)
 

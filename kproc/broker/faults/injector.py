@@ -220,7 +220,7 @@ class FaultInjector:
         self._release_division(request)
 
     def _release_division(self, request: HandlerRequest) -> None:
-        """Let a large request be handled in steps without holding its connection, which ClientRequests would do."""
+        """Let a divided request run without holding back its connection, as ClientRequests would do with `newest`."""
         divided = self._services.clients.divided
         if divided.newest is not None and divided.newest.request is request:
             request.when_gone(divided.newest.stop)
