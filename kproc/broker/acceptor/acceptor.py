@@ -308,6 +308,8 @@ class Acceptor(Role):
                 # CPython calls accept4(2) with SOCK_CLOEXEC, so no process that a role starts inherits the connection.
                 sock, address = self._listening.accept()
             except BlockingIOError:
+                # The backlog is empty: all clients are accepted, or the last one has reset its connection since epoll's
+                # report.
                 self.quotas.cancel_admission(now_ns)
                 return taken
             except OSError as error:

@@ -136,5 +136,6 @@ def _resolve(host: str, resolve: Resolve, what: str) -> list[bytes]:
     try:
         return [pack_address(address) for address in resolve(host)]
     except (OSError, UnicodeError) as error:
+        # Go on without this host, because a wrong name must not keep the listener from accepting other clients.
         logger.error("%s: cannot resolve %s, so its entry has no effect: %s", what, host, error)
         return []

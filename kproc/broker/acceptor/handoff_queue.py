@@ -217,6 +217,7 @@ class HandoffQueue:
                 # delivers the messages that the Processor had sent.
                 continue
             except OSError as error:
+                # Treat the error as the end of the Processor. The supervisor then detaches it.
                 logger.info("cannot read the handoff socket of %s: %s", target.peer, error)
                 message = b""
             if not message:

@@ -177,6 +177,7 @@ class Cleaner(LinkedRole):
         try:
             self._checkpoints.write_log_starts(self._image)
         except StorageFailure as error:
+            # The waiting DeleteRecords get KAFKA_STORAGE_ERROR.
             logger.error("checkpoints were not written, the old ones stay: %s", error)
             reply = Done(str(error))
         else:

@@ -247,6 +247,7 @@ class ConfigChanges:
         try:
             return dynamic_settings.listeners_in_force(self._config, settings)
         except ConfigError:
+            # A change of the configuration file can make stored listeners invalid. They are then not in force.
             return self._config.listeners
 
     def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:

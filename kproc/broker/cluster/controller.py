@@ -240,9 +240,7 @@ class ControllerState:
         return {}, [r.BrokerConfigSet(body["node"], name, value) for name, value in changes]
 
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
-        """Record the cluster id at the first start. Body: {"cluster_id"}. Later starts compare it with the recorded
-        one.
-        """
+        """Record the cluster id at the first start. Body: {"cluster_id"}. Later starts must have the same id."""
         cluster_id = body["cluster_id"]
         # Only a new cluster gets the newest feature levels. An older one keeps its levels until somebody raises them.
         # As in Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.

@@ -355,6 +355,7 @@ class Controller(LinkedRole):
         try:
             self._orphaned.clear(self.image, records)
         except StorageFailure as failure:
+            # Fail the creation, because the new topic would otherwise open the old directory with its records.
             logger.error("cannot move an old directory with the name of a new partition: %s", failure)
             on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
             return

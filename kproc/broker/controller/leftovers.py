@@ -79,6 +79,7 @@ class OrphanedDirectories:
         try:
             topic_id = read_topic_id(self._fs, path)
         except StorageFailure as failure:
+            # The topic id cannot be read. Keep the directory, because it can have records of another topic.
             return set_aside(self._fs, path, f"a topic of its name was created, and {failure}") is not None
         if topic_id in image.unfinished_deletions:
             logger.info("removing %s: its topic was deleted, but a crash prevented the rename", path)

@@ -148,6 +148,7 @@ class CoordinatorLog(Generic[C]):
             self._steps.run()
             return not self._steps
         except Shortage as error:
+            # Load again later, when descriptors, memory or disk space are free again.
             self.is_starved = True
             logger.warning("cannot load the coordinator of %s-%d now: %s", *self.owned.key, error)
         except (Corrupt, KafkaError, OSError, ValueError) as error:

@@ -79,6 +79,7 @@ class FaultyFs:
         try:
             is_limited = any(self._rules("fill-disk"))
         except StorageFailure:
+            # The rules cannot be read. Reserve nothing, so that the next write reports this error.
             return False
         return not is_limited and self._fs.reserve(descriptor, position, length)
 

@@ -63,6 +63,7 @@ class RuleFiles:
         try:
             (self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").unlink()
         except FileNotFoundError:
+            # Another Handler has removed the rule.
             return False
         for suffix in (".count", _LEASE_SUFFIX):
             (self._path / f"{rule_id}{suffix}").unlink(missing_ok=True)
