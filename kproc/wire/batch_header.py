@@ -28,7 +28,7 @@ PRODUCER_EPOCH: Final = 10
 BASE_SEQUENCE: Final = 11
 RECORD_COUNT: Final = 12
 
-# Positions of single fields, in bytes. The magic byte has the same position in the formats 0 and 1.
+# Byte positions of single fields in the header. The magic byte has the same position in messages of formats 0 and 1.
 EPOCH_AT: Final = 12
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
@@ -38,5 +38,5 @@ MAX_TIMESTAMP_AT: Final = 35
 
 
 def last_offset_of(header: Header) -> int:
-    """Return the offset of the batch's last record, also if compaction has removed that record."""
+    """Return the last offset of a batch, by its header. Compaction may have removed the record at that offset."""
     return header[BASE_OFFSET] + header[LAST_OFFSET_DELTA]

@@ -1,7 +1,7 @@
-"""CRC-32C: loads only the compiled module of the library `crc32c`.
+"""CRC-32C by the compiled module of the library `crc32c`, loaded without the library's package.
 
-`import crc32c` also searches the metadata of all installed packages for its own version. That takes a tenth of a
-broker's start.
+`import crc32c` would search the metadata of all installed packages for its own version, which takes a tenth of the time
+of a broker's start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 else:
 
     def _compiled():
-        """Load the compiled module without its package. Return the package if the module has another name."""
+        """Load and return the compiled module without its package.
+
+        If the module has another name, import the package.
+        """
         package = find_spec("crc32c")
         places = package.submodule_search_locations if package is not None else None
         spec = PathFinder.find_spec("_crc32c", places) if places else None

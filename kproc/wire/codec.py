@@ -2,12 +2,12 @@
 
 Field names are kio's: Kafka's in snake_case, without `_ms`. Values are plain: a UUID is 16 bytes, error codes are ints,
 times are ints in milliseconds. Decoding gives exactly the fields of the version. Encoding ignores fields that the
-version lacks and fills in defaults, so that a handler is written once for all versions. A name that no version has
-raises ValueError, because a typo would otherwise go unnoticed.
+version lacks and fills in defaults, so that a handler is written once for all versions. A field name that no version
+has raises ValueError, because a typo would otherwise go unnoticed.
 
-kio supplies the schemas (schema_source.py), in a table that is read at the start (schema_table.py). Its readers and
-writers are not used. They raise KeyError for an unknown tagged field, which must be skipped. They reject writable
-buffers, know error codes only as a closed enum, and build dataclasses that would have to be converted to dicts.
+kio supplies the schemas (schema_source.py), in a table that is read at the start (schema_table.py). kio's readers and
+writers are not used. They raise KeyError for an unknown tagged field, which must be skipped, reject writable buffers,
+know error codes only as a closed enum, and build dataclasses instead of dicts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Direction = Literal["request", "response"]
 
 @cache
 def schema_of(api_key: int, version: int, direction: Direction) -> Schema:
-    """Return the schema of a body. Raises ProtocolError if the version does not exist."""
+    """Return the schema of a request's or response's body. Raises ProtocolError if the version does not exist."""
     schema = find_schema(api_key, version, direction)
     if schema is None:
         raise ProtocolError(f"API key {int(api_key)} has no version {version}")
@@ -70,7 +70,10 @@ def has_response_field(api_key: int, version: int, name: str) -> bool:
 
 
 def _is_in_any_version(api_key: int, direction: Direction, name: str) -> bool:
-    """Return True if some version has the field. Try the newest first, which has nearly every name."""
+    """Return True if some version has a field of this name.
+
+    Try the newest version first, which has nearly all names.
+    """
     versions = reversed(supported_versions(api_key))
     return any(name in _names(api_key, version, direction) for version in versions)
 
@@ -96,7 +99,8 @@ class RowSchema:
 
     def __init__(self, field: Field, write: Writer) -> None:
         self.write = write
-        # Errors do not identify a row, because two responses about one resource can have different ones.
+        # Exclude error fields from a row's identity, because two rows about the same resource can have different
+        # errors.
         self.identity = (
             tuple(
                 each.name
@@ -128,8 +132,8 @@ def _field_named(schema: Schema, name: str) -> Field:
 def _decode(read: Reader, data: bytes, position: int, what: str) -> dict[str, Any]:
     try:
         fields, _ = read(data, position)
-    # struct reports a short buffer by its own error, and indexing a byte by IndexError. Catching both here saves a
-    # check of the length before each field.
+    # For a truncated message unpack_from raises struct.error, and indexing a byte IndexError. Catching both here saves
+    # a length check before each field.
     except (StructError, IndexError):
         raise ProtocolError(f"{what} runs past its end") from None
     except UnicodeDecodeError:
@@ -159,7 +163,7 @@ def _encode_pieces(
     except StructError as error:
         raise ValueError(f"{ApiKey(api_key).name} {direction} v{version}: {error}") from error
     pieces = body.pieces()
-    # Add the length last, because it comes first on the wire, but is known only now.
+    # Write the frame's length last: it is in front of the frame, but known only when all pieces are encoded.
     first = pieces[0]
     assert isinstance(first, bytes)
     pieces[0] = INT32.pack(size_bytes(pieces)) + first
@@ -167,10 +171,10 @@ def _encode_pieces(
 
 
 def prepare(api_key: int, version: int) -> None:
-    """Build the reader and writer of a version now instead of at its first request."""
+    """Build and cache the reader and writer of an API version now instead of at its first request."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
-    # The check of names begins with the newest version, so build its table now, too.
+    # Encoding checks unknown field names against the newest version first, so build that version's table now, too.
     _names(api_key, supported_versions(api_key)[-1], "response")
 
 
@@ -186,7 +190,10 @@ def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
 def decode_request_by_steps(
     api_key: int, version: int, body: Buffer, budget: RowBudget
 ) -> Generator[None, None, dict[str, Any]]:
-    """Decode as `decode_request`, in steps of as many rows as the budget allows. Copies the body first."""
+    """Decode as `decode_request` does, but pause (yield) after as many rows as the budget allows.
+
+    Copies the body first.
+    """
     return _decode_by_steps(_step_reader(api_key, version), bytes(body), budget, int(api_key), version)
 
 
@@ -214,7 +221,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, fields: Map
 def encode_response_in_pieces(
     api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]
 ) -> list[bytes | FileRange]:
-    """Encode as `encode_response`. A frame with large EncodedRows or FileRecords has several pieces, any other one."""
+    """Encode as `encode_response` does. Return several pieces for large EncodedRows or FileRecords, otherwise one."""
     head = encode_response_header(api_key, version, correlation_id)
     return _encode_pieces(head, api_key, version, "response", fields)
 

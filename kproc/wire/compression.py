@@ -6,8 +6,8 @@
     3 lz4      LZ4 frame format with independent blocks: Java refuses linked ones
     4 zstd     frames as of RFC 8878
 
-A batch says how large it is compressed, never how large it becomes. Every decompression therefore has a limit of size
-and of ratio (`inflation_limit`): the output buffer grows step by step and never beyond the limit.
+A batch's header has the compressed size but not the decompressed one. Every decompression therefore has a limit of size
+and ratio (`inflation_limit`), and the output buffer grows step by step up to that limit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-# A compressed batch has at most message.max.bytes, 1 MiB by default. 128 MiB is the decompressed size of a repetitive
-# batch of that size with the best codec, and far below the memory limit of a role.
+# Largest decompressed size. A compressed batch has at most message.max.bytes, by default 1 MiB, and the best codec
+# makes that of 128 MiB of repetitive records. This is far below the memory limit of a role.
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
-# The largest ratio of gzip; lz4 reaches 255 and snappy 21. Only zstd can exceed it: 4 kB can become 128 MiB.
+# Largest allowed ratio of decompressed to compressed size: gzip's maximum. lz4 reaches 255 and snappy 21. Only zstd can
+# exceed it, with 4 kB that become 128 MiB.
 INFLATION_RATIO_MAX: Final = 1032
-# A batch may become this large with any ratio. Java's producer buffers 32 MiB in all by default (buffer.memory), so no
-# producer with default settings makes a larger batch. Decompressing that with zstd takes 0.05 s.
+# A batch may decompress to this size with any ratio. Java's producer buffers 32 MiB in all by default (buffer.memory),
+# so no producer with default settings makes a larger batch. Decompressing 32 MiB with zstd takes 0.05 s.
 INFLATED_BYTES_FREE: Final = 32 * 1024 * 1024
 
 # The largest ratio that a codec's format allows: a snappy element of 3 bytes copies 64, a byte of lz4 255. With zstd a
@@ -52,11 +53,11 @@ _RATIO_MAX: Final[dict[int, int]] = {
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + INT32.pack(1) + INT32.pack(1)
-# The default block size of snappy-java, because its reader chooses its buffer by it.
+# The default block size of snappy-java, whose reader allocates its buffer by the block size.
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
-# Text of cramjam's error if the output buffer is too small. Nothing else distinguishes it from damaged input, so a test
-# checks that it stays the same.
+# Text of cramjam's error if the output buffer is too small. Only the text distinguishes this error from damaged input,
+# so a test checks the text.
 _TOO_SMALL: Final = "failed to write whole buffer"
 
 
@@ -101,7 +102,7 @@ def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
         case Compression.SNAPPY:
             return _compress_xerial(raw)
         case Compression.LZ4:
-            # Without linked blocks, because Java's LZ4 reader refuses them.
+            # Do not link blocks, because Kafka's Java reader of LZ4 rejects linked blocks.
             compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(bytes(raw))
             return bytes(compressor.finish())
@@ -110,7 +111,7 @@ def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
 
 
-# The first bytes of each codec's output. A zstd frame can be skippable: its first byte is then 0x50 to 0x5f.
+# The magic numbers of the codecs. A skippable zstd frame (RFC 8878) begins with a byte from 0x50 to 0x5f instead.
 _GZIP_START: Final = b"\x1f\x8b"
 _LZ4_START: Final = b"\x04\x22\x4d\x18"
 _ZSTD_STARTS: Final = (
@@ -129,22 +130,22 @@ def has_frame_start(codec: int, data: Buffer) -> bool:
             return start == _LZ4_START
         case Compression.ZSTD:
             return start in _ZSTD_STARTS
-    # Accept any start, because a raw snappy block begins with its length, which can be any number.
+    # Snappy: accept any first bytes, because a raw block has no magic number and begins with its length.
     return True
 
 
 def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
-    # zlib can limit the output exactly, so there is no need to guess the size.
-    # 31 is the largest window, 15, plus 16, which makes zlib expect the header and trailer of gzip.
+    # wbits=31: the largest window (15), plus 16 for the header and trailer of gzip. zlib can limit its output exactly,
+    # so no output size has to be guessed.
     inflater = zlib.decompressobj(wbits=31)
     raw = inflater.decompress(data, limit_bytes + 1)
-    # One byte more than allowed was requested, because otherwise exactly the limit and too much would look the same.
+    # One byte more than the limit was requested, so that an output of exactly the limit differs from one beyond it.
     if len(raw) > limit_bytes:
         raise InflatesTooMuch(limit_bytes)
-    # Require the end mark, because a truncated stream would otherwise pass as a short one.
+    # Require the end of the gzip stream. Otherwise a truncated stream would count as a shorter valid one.
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
-    # Rejected, because clients differ: they read a second member, ignore it, or stop.
+    # Reject bytes after the first gzip member, because consumers differ: they read a second member, ignore it, or fail.
     if inflater.unused_data:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"{len(inflater.unused_data)} bytes follow the gzip records"
@@ -153,13 +154,14 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
-    # The size in front of a block can be any number, so check it before allocating.
+    # The decompressed size in front of a block is not trustworthy, so check it against snappy's largest ratio before
+    # allocating.
     size = cramjam.snappy.decompress_raw_len(data)
     if size > _RATIO_MAX[Compression.SNAPPY] * len(data):
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"snappy block of {len(data)} bytes claims to become {size}"
         )
-    # Compare with the rest of the limit, because it holds for all blocks together.
+    # Compare with the remaining part of the limit, which applies to all blocks of the batch together.
     if size > room:
         raise InflatesTooMuch(limit_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
@@ -167,7 +169,8 @@ def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
 
 def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
     view = memoryview(data)
-    # Java's clients write blocks behind the header of xerial's snappy-java. Others write one plain block.
+    # Without the header of xerial's snappy-java, which Java's clients write in front of their blocks, the records are
+    # one raw block.
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         if not view:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
@@ -180,7 +183,7 @@ def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
         (length,) = INT32.unpack_from(view, position)
         position += INT32.size
-        # Reject other lengths, because a negative one would move the position back, and an empty block has no meaning.
+        # Reject zero and negative lengths of a block: a negative one would move the position back, in an endless loop.
         if not 0 < length <= len(view) - position:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block claims to have {length} bytes")
         part = _unsnappy_block(view[position : position + length], room, limit_bytes)
@@ -204,7 +207,8 @@ def _grow_until_it_fits(codec: int, data: Buffer, limit_bytes: int) -> bytes:
                 raise
             if size == limit_bytes:
                 raise InflatesTooMuch(limit_bytes) from None
-            # Grow by a factor of 4, so that all tries together cost only a third more than the last one.
+            # Grow the output buffer by a factor of 4, so that all failed attempts together cost a third of the last
+            # one.
             size = min(limit_bytes, 4 * size)
         else:
             return bytes(memoryview(room)[:length])

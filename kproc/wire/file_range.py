@@ -1,7 +1,7 @@
 """FileRange: a reference to bytes of a file, which travels between processes instead of a copy.
 
 A Handler responds to a Fetch with ranges of segment files, and a Processor sends them with sendfile(). The range has
-the file's path to open it, and its inode to detect that the path meanwhile names another file.
+the file's path to open it, and its inode to detect that the path names another file by then.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ class FileRecords:
 
 
 def size_bytes(pieces: Sequence[bytes | FileRange]) -> int:
-    """Return the size of a message that consists of bytes and of ranges of files."""
+    """Return the size in bytes of a message that consists of bytes and file ranges."""
     return sum(each.length if isinstance(each, FileRange) else len(each) for each in pieces)

@@ -127,7 +127,7 @@ def kafka_name(api_key: int) -> str:
 
 NEVER_FLEXIBLE: Final = 0x7FFF
 
-# Plain numbers find their row, too, because an IntEnum has the hash of its number.
+# By API key, the first flexible version. A plain int finds its row, too, because an IntEnum hashes like its number.
 _FIRST_FLEXIBLE: Final[dict[int, int]] = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,
@@ -242,14 +242,14 @@ def first_flexible(api_key: int) -> int:
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
-    """Return the request header's version, 1 or 2. An unknown newer version has the header of flexible versions."""
+    """Return the request header's version, 1 or 2. A version newer than all known ones counts as flexible."""
     return 2 if api_version >= first_flexible(api_key) else 1
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
     """Return the response header's version, 0 or 1."""
-    # KIP-511: its response never has tagged fields in the header, because a client reads it before it knows the
-    # versions of the broker.
+    # KIP-511: the ApiVersions response always has header version 0, because a client reads it before it knows the
+    # broker's versions.
     if api_key == ApiKey.API_VERSIONS:
         return 0
     return 1 if api_version >= first_flexible(api_key) else 0
@@ -279,11 +279,12 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
         except UnicodeDecodeError:
             raise ProtocolError("client id is not UTF-8") from None
         position = end
-    # -1 is null. The client id is never compact, also in header version 2, so that every broker can read it.
+    # -1 is null. The client id is a non-compact string even in header version 2, so that brokers can read it in any
+    # version.
     elif client_id_bytes < -1:
         raise ProtocolError(f"client id has the length {client_id_bytes}; expected -1 (null) or more")
     if version >= _FIRST_FLEXIBLE[api_key]:
-        # Test for one zero byte first, because no client sends tagged fields in a header yet.
+        # Fast case: a single zero byte means no tagged fields. No client sends tagged fields in a request header yet.
         if position < len(view) and view[position] == 0:
             position += 1
         else:

@@ -1,6 +1,7 @@
 """Hand-written codecs of the two hot APIs: Produce (`hot_produce.py`) and Fetch (`hot_fetch_*.py`).
 
-They give the results of codec.py at a tenth of its cost, and without copying records. Other packages import from here.
+They have the same results as codec.py at a tenth of its cost, without copying records. Other packages import the names
+from this module.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
                | v12: last fetched epoch int32 | v5: log start offset int64 | max bytes int32
 
 Flexible from v12 (KIP-482), topic ids instead of names from v13 (KIP-516), sessions from v7 (KIP-227), replica id in
-the tagged replica state from v15 (KIP-903). Only the replica id is read of the tagged fields.
+the tagged replica state from v15 (KIP-903). Of the tagged fields only the replica id is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kproc.wire.primitives import (
 )
 
 FETCH_VERSIONS: Final = range(4, 19)
-# The first version with each of these changes, in requests and responses.
+# For each addition to requests or responses, the first version that has it.
 LOG_START: Final = 5
 SESSIONS: Final = 7
 _LEADER_EPOCH: Final = 9
@@ -46,7 +46,7 @@ NO_SESSION_EPOCH: Final = -1
 
 
 class FetchPartition(msgspec.Struct, gc=False, array_like=True):
-    """One partition that the client fetches. -1 stands for a field that the request's version lacks."""
+    """One partition that the client fetches. Fields that the request's version lacks are -1."""
 
     index: int
     current_leader_epoch: int
@@ -56,13 +56,13 @@ class FetchPartition(msgspec.Struct, gc=False, array_like=True):
     max_bytes: int
 
 
-# (name, id, partitions): a name up to v12, an id of 16 bytes from v13, the other is None.
+# (name, id, partitions). Up to v12 the name is set, from v13 on the id of 16 bytes. The other one is None.
 FetchTopic = tuple[str | None, bytes | None, list[FetchPartition]]
 ForgottenTopic = tuple[str | None, bytes | None, list[int]]
 
 
 class FetchRequest(msgspec.Struct, gc=False):
-    """A Fetch request. It has no views of the body that it was decoded from."""
+    """A Fetch request. It is a copy and has no views of the body that it was decoded from."""
 
     max_wait_ms: int
     min_bytes: int
@@ -81,7 +81,8 @@ _HEAD_WITH_SESSION: Final = Struct(">iiiibii")
 _HEAD_WITHOUT_REPLICA: Final = Struct(">iiibii")
 
 
-# Limit of topics and partitions of one Fetch. A Fetch is handled in one step, and 5,000 partitions take about 50 ms.
+# Limit of topics and partitions in one Fetch. A Handler handles a Fetch without pauses, and 5,000 partitions take about
+# 50 ms.
 FETCH_ROWS_MAX: Final = 5_000
 
 
@@ -110,12 +111,12 @@ def decode_fetch(version: int, body: memoryview) -> FetchRequest:
 def locate_fetch_offset(version: int, body: memoryview) -> tuple[FetchRequest, int] | None:
     """Decode a request for one partition. Return (request, position of its fetch offset in the body).
 
-    Returns None for a request with several partitions or none. A fast path recognizes the next request of a consumer by
-    comparing everything but this offset.
+    Returns None for a request with several partitions or none. A fast path recognizes a consumer's next request by
+    comparing all bytes except this offset.
     """
     request = decode_fetch(version, body)
-    # Offsets of several partitions lie at several places of the body, so two requests cannot be compared around one of
-    # them.
+    # With several partitions the body has several fetch offsets, so two requests cannot be compared around a single
+    # one.
     if len(request.topics) != 1 or len(request.topics[0][2]) != 1:
         return None
     _, position = _count(version, body, _head_of(version).size)
@@ -148,12 +149,13 @@ def _decode(version: int, body: memoryview) -> FetchRequest:
         forgotten, position = _decode_forgotten(version, body, position)
     if version >= FLEXIBLE:
         rack_id, position = read_compact_string(body, position)
-        # The tagged fields are nearly always empty. Consumers send none, because KIP-903 is for followers.
+        # The tagged fields are nearly always empty: consumers send none, because KIP-903's replica state is for
+        # followers.
         if body[position]:
             replica_id = _decode_tags(version, body, position, replica_id)
     elif version == RACK:
         rack_id, position = read_string(body, position)
-    # KIP-392: the rack must not be null, although the field's encoding could express it.
+    # KIP-392: the rack id must not be null, although the string's encoding allows null.
     if rack_id is None:
         raise ProtocolError("rack id must not be null")
     return FetchRequest(
@@ -209,7 +211,8 @@ def _decode_topics(version: int, body: memoryview, position: int) -> tuple[list[
     for _ in range(count):
         name, topic_id, position = _topic_key(version, body, position)
         partition_count, position = _count(version, body, position)
-        # Count the partitions of all topics, because many topics with few partitions each cost as much as the opposite.
+        # Limit topics and partitions together, because many topics with few partitions cost as much as few topics with
+        # many.
         rows = _check_rows(rows + partition_count)
         partitions: list[FetchPartition] = []
         for _ in range(partition_count):
@@ -249,7 +252,7 @@ def _decode_forgotten(version: int, body: memoryview, position: int) -> tuple[li
 
 
 def _decode_tags(version: int, body: memoryview, position: int, replica_id: int) -> int:
-    """Return the replica id of the tagged replica state (v15, KIP-903), or `replica_id` if there is none."""
+    """Return the replica id in the tagged field ReplicaState (v15, KIP-903), or `replica_id` if it is absent."""
     count, position = read_unsigned_varint(body, position)
     for _ in range(count):
         tag, position = read_unsigned_varint(body, position)

@@ -7,7 +7,7 @@
                | v11: preferred read replica int32 | records nullable bytes
 
 Responses never have the tagged fields diverging epoch, current leader and snapshot id of a partition, nor node
-endpoints (v16, KIP-951), because there is one broker without followers.
+endpoints (v16, KIP-951), because a kproc cluster has one broker and no followers.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def encode_fetch_response(
     """Encode the whole frame. Return its bytes and file ranges in the order of sending.
 
     The frame's length includes the file ranges. Records given as bytes are copied into the frame. Empty file ranges are
-    left out.
+    omitted.
     """
-    # Encode the usual response with one template, because consumers that keep up get only such ones: one partition with
-    # records that are sent from the file, without an error or aborted transactions.
+    # Encode the usual response by a template: one partition with records from one file range, without an error or
+    # aborted transactions. Consumers that keep up with the log get only such responses.
     if len(topics) == 1 and version >= FIRST_TEMPLATE and not (throttle_ms or error_code):
         name, topic_id, partitions = topics[0]
         if len(partitions) == 1:
@@ -146,8 +146,8 @@ def _encode(
                 if not isinstance(piece, FileRange):
                     out += piece
                 elif piece.length:
-                    # Keep the bytes before a file range as one part, because each part costs the Processor a system
-                    # call.
+                    # Join all bytes before a file range into one part, because the Processor needs a system call for
+                    # each part.
                     if out:
                         parts.append(out)
                         out = bytearray()
@@ -161,28 +161,28 @@ def _encode(
     return _finish(parts, out)
 
 
-# Responses have a log start from this version on.
+# Templates exist from the version on that has the log start offset.
 FIRST_TEMPLATE: Final = LOG_START
 NO_SESSION: Final = INT32.pack(NO_SESSION_ID)
 _OFFSETS_BYTES: Final = 24  # High watermark, last stable offset, log start.
 _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic, the body.
-# Limit, because there is a template for each version, length of a topic's name and isolation level, and clients choose
-# them.
+# Limit of cached templates, because each version, topic name length and isolation level needs one, and clients choose
+# these.
 _TEMPLATES_KEPT: Final = 1024
 
 
 class FetchTemplate:
     """Encodes responses with one partition, some records in one file range, no error and no aborted transactions.
 
-    The constant bytes are prepared once. `frame` fills in all others by one struct. A consumer that keeps up with the
-    log gets such responses.
+    The constant bytes are prepared once, and `frame` fills in the others by one struct call. A consumer that keeps up
+    with the log gets only such responses.
     """
 
     __slots__ = ("_after", "_before_index", "_before_key", "_is_flexible", "_pack", "_rest_bytes")
 
     def __init__(self, version: int, key_bytes: int, lists_aborted: bool) -> None:
         """Prepare the responses of a version for topics whose name or id has `key_bytes` bytes."""
-        # Encode a response by the general encoder, and cut its bytes around the fields that differ.
+        # Encode a sample response by the general encoder, and cut its bytes at the fields that vary.
         key = b"k" * key_bytes
         name, topic_id = (None, key) if version >= TOPIC_IDS else (key.decode(), None)
         aborted: list[tuple[int, int]] | None = [] if lists_aborted else None
@@ -192,17 +192,19 @@ class FetchTemplate:
         self._is_flexible = version >= FLEXIBLE
         session_bytes = 4 if version >= SESSIONS else 0
         session_at = _HEADS[version].size - session_bytes
-        # Search for the last match, because the length byte in front of a long name can be the letter k, too.
+        # Search for the sample name (letters k) from the end, because the length byte in front of a name can also be
+        # the letter k.
         key_at = head.rindex(key)
-        # Behind the three offsets: aborted transactions, preferred replica, length of the records.
+        # The partition's three offsets are followed by the aborted transactions, preferred replica and length of the
+        # records.
         after_bytes = (1 if self._is_flexible else 4) + (4 if version >= RACK else 0)
         records_at = len(head) - (1 if self._is_flexible else 4)
         index_at = records_at - after_bytes - _OFFSETS_BYTES - 6
         self._before_key = head[session_at + session_bytes : key_at]
         self._before_index = head[key_at + key_bytes : index_at]
         self._after = head[records_at - after_bytes : records_at]
-        # Zeros: no tagged fields of the header, no throttle time and no error before the session id; no error behind
-        # the partition's index.
+        # The x in the format are zero bytes: empty header tags, throttle time 0 and error 0 before the session id, and
+        # error 0 after the partition's index.
         prepared = Struct(
             f">i4s{session_at - 8}x{session_bytes}s{len(self._before_key)}s{key_bytes}s"
             f"{len(self._before_index)}si2xqqq{after_bytes}s{'' if self._is_flexible else 'i'}"
@@ -243,13 +245,13 @@ fetch_template: Final = lru_cache(_TEMPLATES_KEPT)(FetchTemplate)
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:
-    """Append the last part, and write the frame's length into the first."""
+    """Append the last part, write the frame's length into the first part, and return all parts."""
     if out:
         parts.append(out)
     total = 0
     for part in parts:
         total += part.length if isinstance(part, FileRange) else len(part)
-    # The first part is never a file range, because the head of the response comes before all records.
+    # The first part is always bytes and no file range, because the response's head precedes all records.
     first = parts[0]
     assert type(first) is bytearray
     first[0:4] = INT32.pack(total - 4)
@@ -267,7 +269,7 @@ def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) ->
 
 
 def _encode_partition(version: int, result: FetchPartitionResult) -> bytes:
-    """Encode a partition up to its records."""
+    """Encode a partition of a response up to its records, which follow as file ranges."""
     index, error_code = result.index, result.error_code
     high_watermark, last_stable_offset = result.high_watermark, result.last_stable_offset
     if result.aborted is not None:

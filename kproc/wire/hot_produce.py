@@ -10,7 +10,7 @@
 Flexible from v9 (KIP-482), topic ids instead of names from v13 (KIP-516), record errors from v8 (KIP-467). Responses
 never have the tagged fields current leader and node endpoints (v10, KIP-951), because there is only one broker.
 
-A differential test compares both with codec.py.
+A differential test compares both directions with codec.py.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ PRODUCE_VERSIONS: Final = range(3, 14)
 _FLEXIBLE: Final = 9
 _TOPIC_IDS: Final = 13
 
-# (index, records). None stands for null records, for which the broker responds with INVALID_RECORD.
+# (partition index, records). Records are None if the request has null, for which the broker responds with
+# INVALID_RECORD.
 PartitionRecords = tuple[int, memoryview | None]
-# (index of the record in its batch, reason), for KIP-467
+# (index of the invalid record in its batch, reason): the record errors of KIP-467
 RecordErrors = Sequence[tuple[int, str]]
-# (index, error code, base offset, log append time in ms, log start offset, error message, record errors)
+# (partition index, error code, base offset, log append time in ms, log start offset, error message, record errors)
 PartitionAnswer = tuple[int, int, int, int, int, str | None, RecordErrors]
 TopicAnswer = tuple[str | None, bytes | None, Sequence[PartitionAnswer]]
 
@@ -73,7 +74,7 @@ class ProduceRequest(msgspec.Struct, gc=False):
             return True
         for topic in self.topics:
             for _, records in topic.partitions:
-                # Read the magic byte, too, because formats before 0.11 have another field at the place of the
+                # Check the magic byte, too: message formats 0 and 1 have another field at the position of a batch's
                 # attributes.
                 if (
                     records is not None
@@ -90,8 +91,8 @@ _FLEXIBLE_HEAD: Final = Struct(">hiB")
 # index, length of the records
 _PLAIN_PARTITION: Final = Struct(">ii")
 _FLEXIBLE_PARTITION: Final = Struct(">iB")
-# Limit of topics and partitions of one Produce, because it is handled in one step, and no other client is served
-# meanwhile.
+# Limit of topics and partitions in one Produce, because a Handler handles a Produce without pauses and serves no other
+# client meanwhile.
 PRODUCE_ROWS_MAX: Final = 2_000
 
 
@@ -108,7 +109,7 @@ def decode_produce(version: int, body: memoryview) -> ProduceRequest:
 def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
     """Decode a version before KIP-482: strings have a length of 16 bits, records and arrays one of 32 bits."""
     end = len(body)
-    # Null is the int16 -1. Most producers send it, so it is recognized without a call.
+    # A null transactional id is the int16 -1. Most producers send null, so recognize it without a function call.
     transactional_id, at = (None, 2) if body[0] == 255 == body[1] else read_string(body, 0)
     acks, timeout_ms, topic_count = _PLAIN_HEAD.unpack_from(body, at)
     at += _PLAIN_HEAD.size
@@ -127,7 +128,8 @@ def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
             _reject_count(count, end - at)
         partitions: list[PartitionRecords] = []
         for _ in range(count):
-            # Accept null records, because the error belongs to the partition and not to the connection.
+            # Accept null records (size -1): the broker answers an error for this partition only. ProtocolError would
+            # close the connection.
             index, size = _PLAIN_PARTITION.unpack_from(body, at)
             start = at + 8
             if size < -1 or start + size > end:
@@ -141,7 +143,7 @@ def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
 def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
     """Decode a version since KIP-482: lengths are varints of the length + 1, and 0 stands for null.
 
-    Nearly all lengths have one byte, which is read without a call.
+    Nearly all lengths have one byte, which is read without a function call.
     """
     end = len(body)
     transactional_id, at = read_compact_string(body, 0) if body[0] else (None, 1)
@@ -156,7 +158,7 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
     for _ in range(topic_count - 1):
         name = topic_id = None
         if version >= _TOPIC_IDS:
-            # Copy the id, because a view of the ring cannot be the key of a look-up.
+            # Copy the topic id to bytes, because a view of the ring is not hashable and cannot be a key of a dict.
             topic_id = bytes(body[at : at + 16])
             at += 16
         else:
@@ -183,7 +185,8 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
             if size > 127:
                 size, start = read_unsigned_varint(body, at + 4)
             at = start + size - 1 if size else start
-            # Check the end, because a slice beyond it would be shorter without an error.
+            # Check that the records do not end beyond the body, because Python would return a shorter slice without an
+            # error.
             if at > end:
                 raise ProtocolError(f"records of {size - 1} bytes, but only {end - start} remain")
             partitions.append((index, body[start:at] if size else None))
@@ -196,10 +199,10 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
 
 
 def _reject_count(count: int, remaining: int) -> NoReturn:
-    """Raise ProtocolError for a count that the rest of the body cannot hold, or that is too large for one step.
+    """Raise ProtocolError for a count that the rest of the body cannot hold, or that exceeds PRODUCE_ROWS_MAX.
 
-    A client can claim billions of elements, so callers check the count before they allocate anything. No other client
-    of this Handler is served while it handles a Produce.
+    A client can claim billions of elements, so callers check the count before they allocate anything. While a Handler
+    handles a Produce, it serves no other client.
     """
     if 0 <= count <= remaining:
         raise ProtocolError(f"Produce to more than {PRODUCE_ROWS_MAX} topics and partitions")
@@ -248,7 +251,7 @@ def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) ->
 
 def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer) -> None:
     index, error_code, base_offset, append_time_ms, log_start_offset, message, record_errors = partition
-    # v5 added the log start offset, by which a producer tells records that retention deleted from lost ones.
+    # v5 added the log start offset, by which a producer distinguishes records that retention deleted from lost ones.
     if version < 5:
         frame += _ANSWER.pack(index, error_code, base_offset, append_time_ms)
         return

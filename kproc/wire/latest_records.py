@@ -1,7 +1,7 @@
 """LatestRecords: finds the last record of each key in batches, without a Python loop over all records.
 
 Most batches of a coordinator's log are runs of records that differ only in their values, because a consumer commits the
-same partitions again and again. Records of one shape (the same widths and lengths of all fields) have a fixed distance.
+same partitions again and again. Records of one shape (all fields with the same widths and lengths) have the same size.
 A regular expression finds the length of such a run, and one `struct` call reads it.
 
 record   length varint | attributes | timestamp delta varlong | offset delta varint | key length varint | key
@@ -20,30 +20,31 @@ from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.primitives import read_unsigned_varint, read_unsigned_varlong, read_varint
 from kproc.wire.records import RECORD_BYTES_MIN, read_record
 
-# Offset delta (a number, or the bytes of its varint), key, value.
+# (offset delta, key, value) of a record. The offset delta is a number, or the undecoded bytes of its varint.
 Row = tuple[int | bytes, bytes | None, bytes | None]
 
 _key_of = itemgetter(1)
 # A shape is compiled after this many records of its length were read one by one, because compiling takes as long as
 # reading about 200 records.
 _COMPILED_AFTER: Final = 200
-# Limit of compiled shapes.
+# Limit of shapes that one LatestRecords compiles.
 _SHAPES_MAX: Final = 256
 
 
 class _Shape(NamedTuple):
     """A group of records whose fields have the same widths and lengths, so that one regular expression matches them."""
 
-    # Matches a run of such records, which may be empty.
+    # Matches a run of zero or more records of this shape.
     match: Callable[[bytes, int], re.Match[bytes] | None]
     layout: Struct  # Of one record.
 
 
 class LatestRecords:
-    """Reads the batches of one log, and learns its frequent shapes."""
+    """Finds the last record of each key in the batches of one log. Learns the log's frequent record shapes."""
 
     def __init__(self) -> None:
-        # By the first two bytes of the length varint: shapes, and how many records were read one by one.
+        # By the first two bytes of a record's length varint: the compiled shape, and the number of records that were
+        # read one by one.
         self._shapes: dict[int, _Shape] = {}
         self._counts: dict[int, int] = {}
         self._compiled = 0
@@ -69,7 +70,8 @@ class LatestRecords:
             if shape is not None:
                 found = shape.match(raw, start)
                 assert found is not None
-                # CPython before 3.11.5 does not take back a repetition of `*+` that fails halfway, so cut it off.
+                # CPython before 3.11.5 has a bug: a last repetition of `*+` that fails in the middle stays in the
+                # match. Cut it off.
                 matched = found.end() - start
                 position += matched - matched % shape.layout.size
                 if position > start:
@@ -84,7 +86,8 @@ class LatestRecords:
             left -= 1
             seen = self._counts[kind] = self._counts.get(kind, 0) + 1
             if seen >= _COMPILED_AFTER and self._compiled < _SHAPES_MAX:
-                # Count anew, because another shape of this length may have become the frequent one.
+                # Restart the count, because a record of another shape but the same length may become the frequent one
+                # later.
                 self._counts[kind] = 0
                 self._compile(raw[start:position], kind)
         if position != size:
@@ -100,13 +103,13 @@ class LatestRecords:
 
 
 def offset_delta_of(row: Row) -> int:
-    """Return the offset delta of a record that `of` or `read_row` has returned."""
+    """Return the offset delta of a row that `of` or `read_row` has returned, as a number."""
     delta = row[0]
     return read_varint(delta, 0)[0] if isinstance(delta, bytes) else delta
 
 
 def read_row(raw: bytes, start: int) -> tuple[int, Row]:
-    """Decode the record at `start`. Return its end, and its offset, key and value. Raises INVALID_RECORD."""
+    """Decode the record at `start`. Return (its end, (offset delta, key, value)). Raises INVALID_RECORD."""
     try:
         record, end = read_record(raw, start, 0, 0)
     except (ProtocolError, IndexError):
@@ -127,8 +130,8 @@ def _shape_of(record: bytes) -> _Shape | None:
     if value < 0 or value_at + value + 1 != len(record) or record[-1]:
         return None
     delta = key_length_at - delta_at
-    # All bytes of a varint but the last have the high bit. The possessive `*+` never gives a record back, because the
-    # longest run is always the right one.
+    # All bytes of the offset delta's varint except the last have the high bit. The possessive `*+` avoids backtracking,
+    # because the longest run is always right.
     pattern = b"(?s)(?:%b[\x80-\xff]{%d}[\x00-\x7f]%b.{%d}%b.{%d}\x00)*+" % (
         re.escape(record[:delta_at]),
         delta - 1,

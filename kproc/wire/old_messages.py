@@ -1,4 +1,4 @@
-"""Decodes messages of formats 0 and 1, which Kafka wrote before 0.11 and still reads. kproc only converts them.
+"""Decodes messages of formats 0 and 1, which Kafka wrote before 0.11. kproc converts them to batches.
 
        0  offset       int64
        8  length       int32   bytes from 12 to the end
@@ -29,7 +29,7 @@ from kproc.wire.records import Record
 HEAD: Final = Struct(">qiIbb")
 OLD_MAGICS: Final = (0, 1)
 _CRC_FROM: Final = 16  # The CRC-32 covers all bytes from the magic byte on.
-# An empty message of format 0: head, and the two lengths.
+# Size of the smallest message, of format 0 with null key and value: the head and two lengths.
 _BYTES_MIN: Final = HEAD.size + 2 * INT32.size
 
 _LZ4_MAGIC_BYTES: Final = 4
@@ -48,7 +48,7 @@ class OldMessage(NamedTuple):
 
 
 def old_message_bytes(view: Buffer, position: int = 0) -> int | None:
-    """Return the size that the head of an old message at a position claims, or None if none can begin there."""
+    """Return the size of a message of format 0 or 1 by its head at `position`, or None if there is no such head."""
     if position + HEAD.size > len(view):
         return None
     offset, length, _, magic, _ = HEAD.unpack_from(view, position)
@@ -100,7 +100,7 @@ def records_of(message: OldMessage) -> Iterator[Record]:
     position = 0
     while position < len(raw):
         one, position = decode_old_message(raw, position)
-        # Kafka never nested them. Without this check a few bytes could unpack into a chain without end.
+        # Kafka never nested compressed messages. Without this check a few bytes could decompress into an endless chain.
         if one.codec:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a compressed message inside a compressed message")
         inside.append(one)
@@ -128,7 +128,7 @@ def _nullable(message: memoryview, at: int) -> tuple[bytes | None, int]:
 
 def _decompress(message: OldMessage) -> bytes:
     data = message.value or b""
-    # Correct the checksum only in format 0, because producers fixed it with format 1 (KIP-57).
+    # Correct the LZ4 header checksum only in format 0, because producers write it correctly since format 1 (KIP-57).
     if message.codec == Compression.LZ4 and message.magic == 0:
         data = _with_right_lz4_checksum(data)
     return decompress(message.codec, data)
@@ -140,12 +140,13 @@ def _with_right_lz4_checksum(frame: bytes) -> bytes:
     Kafka's producers also included the frame's magic number in the checksum, by mistake (KAFKA-3160).
     """
     flags_at = _LZ4_MAGIC_BYTES
-    # Bit 3 of the flags says that a content size of 8 bytes precedes the checksum. Two bytes of flags come before both.
+    # If bit 3 of the flags is set, a content size of 8 bytes precedes the header checksum. Two bytes of flags precede
+    # both.
     has_content_size = len(frame) > flags_at and frame[flags_at] & 0x08
     checksum_at = flags_at + 2 + (8 if has_content_size else 0)
     if len(frame) <= checksum_at:
         return frame
-    # The LZ4 specification uses the second byte of the hash.
+    # LZ4 specification: the header checksum is the second byte of the xxHash of the header.
     checksum = _xxh32(frame[flags_at:checksum_at]) >> 8 & 0xFF
     return frame[:checksum_at] + bytes((checksum,)) + frame[checksum_at + 1 :]
 

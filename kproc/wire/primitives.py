@@ -1,4 +1,4 @@
-"""The smallest parts of Kafka's wire format: fixed-width structs, varints, tagged fields.
+"""The primitive types of Kafka's wire format: fixed-width numbers, varints, strings, tagged fields.
 
 All functions are pure functions of a buffer and a position. Readers return (value, position after it) and raise
 ProtocolError for malformed bytes. A reader compares a length with the remaining bytes before it allocates.
@@ -25,15 +25,15 @@ INT64: Final = Struct(">q")
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 
-# The zero UUID is the wire's "no topic id".
+# On the wire the zero UUID means that there is no topic id.
 ZERO_UUID: Final = bytes(16)
 
-# Shift of the last byte that a number may have: the 5th byte of a varint, the 10th of a varlong. Without a limit, a
-# client could keep a reader busy with one number.
+# Bit shift of the last allowed byte: the 5th of a varint, the 10th of a varlong. Without a limit, a client could keep a
+# reader busy with one endless number.
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
-# Limit of tagged fields in one struct. Clients send a handful. Kafka 4.4 accepts 10,000, but one request can have that
-# many in each of its rows, and each is skipped by itself.
+# Limit of tagged fields in one struct. Clients send a handful. Kafka 4.4 accepts 10,000, but a request can have that
+# many in each of its rows, and skipping takes time for each.
 TAGS_MAX: Final = 100
 # Limit of elements in one array, as in Kafka 4.4. The limits of rows in a request are lower (request/division.py).
 ELEMENTS_MAX: Final = 1_000_000
@@ -41,7 +41,7 @@ ELEMENTS_MAX: Final = 1_000_000
 STRING_BYTES_MAX: Final = 0x7FFF
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
-# The varints of the numbers 0 to 1023. Most lengths and offset deltas of records are among them.
+# Encoded varints of the numbers 0 to 1023, because most lengths and offset deltas of records are in this range.
 _VARINTS: Final = tuple(
     bytes((value << 1,)) if value < 64 else bytes((value << 1 & 127 | 128, value >> 6))
     for value in range(1024)
@@ -51,7 +51,7 @@ _VARINTS: Final = tuple(
 def encode_unsigned_varint(value: int) -> bytes:
     """Encode a non-negative number. Raises ValueError for a negative one."""
     if value < 128:
-        # A negative value must not wrap into the end of the table.
+        # Reject negative values, because a negative index would silently read from the end of the table.
         if value < 0:
             raise ValueError(f"unsigned varint of a negative number: {value}")
         return _ONE_BYTE[value]
@@ -66,7 +66,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a signed number as varint or varlong. They differ only in their limits, which this does not check."""
+    """Encode a signed number as varint or varlong. The two differ only in their limits, which are not checked."""
     if 0 <= value < 1024:
         return _VARINTS[value]
     return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
@@ -80,7 +80,7 @@ def as_int64(value: int) -> int:
 def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int]:
     value = shift = 0
     try:
-        # Two bytes are the common case here, because callers decode one byte themselves.
+        # Handle numbers of two bytes first: callers decode those of one byte themselves, and longer ones are rare.
         first = data[position]
         if first < 128:
             return first, position + 1
@@ -94,7 +94,8 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
                 return value | byte << shift, position
             value |= (byte & 127) << shift
             shift += 7
-            # Reject more bytes than a number can need, because a client could keep the reader in this loop.
+            # Reject numbers with more bytes than their type allows. Otherwise a client could keep the reader in this
+            # loop.
             if shift > shift_max:
                 raise ProtocolError("varint is too long")
     except IndexError:
@@ -102,18 +103,18 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Read a number of at most 5 bytes. Return (number, position after it)."""
+    """Read an unsigned varint of at most 5 bytes. Return (number, position after it)."""
     return _read_base128(data, position, _VARINT_SHIFT_MAX)
 
 
 def read_unsigned_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """Read a number of at most 10 bytes. Return (its low 64 bits, position after it), as Java does."""
+    """Read an unsigned varint of at most 10 bytes. Return (its low 64 bits, as Java does, position after it)."""
     value, position = _read_base128(data, position, _VARLONG_SHIFT_MAX)
     return value & 0xFFFF_FFFF_FFFF_FFFF, position
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Read a signed number of at most 5 bytes. Return (number, position after it)."""
+    """Read a signed (zig-zag coded) varint of at most 5 bytes. Return (number, position after it)."""
     raw, position = _read_base128(data, position, _VARINT_SHIFT_MAX)
     return raw >> 1 ^ -(raw & 1), position
 
@@ -132,7 +133,7 @@ def skip_tagged_fields(data: Buffer, position: int) -> int:
         _, position = read_unsigned_varint(data, position)
         size, position = read_unsigned_varint(data, position)
         position += size
-        # Check the size here, because nobody reads an unknown field, and its size can have any value.
+        # Check that the claimed size fits into the data, because no reader checks it for a skipped field.
         if position > len(data):
             raise ProtocolError("tagged field runs past the end")
     return position

@@ -16,8 +16,9 @@
       61  records, compressed together when the codec says so
 
 The two fields that the broker stamps are in front of the bytes that the CRC covers. A batch is therefore written as it
-was received, and its CRC is computed once. `records.py` describes the single records, `compression.py` the codecs. Only
-batches that the broker itself makes or reads need them, not those on the way from a producer to the log.
+was received, and its CRC is computed once. `records.py` describes the single records, `compression.py` the codecs.
+Batches on the way from a producer to the log do not need these two modules, only batches whose records the broker
+itself reads or writes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from kproc.wire.compression import compress, decompress, inflated_bytes_max
 from kproc.wire.primitives import Buffer
 from kproc.wire.records import Record
 
-# Base offset and length, which are enough to find the start of the next batch.
+# Bytes of base offset and batch length, the two fields that are needed to find the next batch.
 LOG_OVERHEAD_BYTES: Final = 12
 MAGIC: Final = 2
 
@@ -62,7 +63,7 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 HAS_DELETE_HORIZON: Final = 0x40
 
-# zstd (KIP-110). The three bits of CODEC_MASK have room for 7, so larger numbers must be rejected.
+# zstd (KIP-110) is the last codec. The three bits of CODEC_MASK can hold up to 7, so 5 to 7 must be rejected.
 _CODEC_MAX: Final = 4
 
 _INT64: Final = Struct(">q")
@@ -96,7 +97,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record, also after compaction has removed it."""
+        """The batch's last offset, even if compaction has removed the record at that offset."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -114,12 +115,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """True if the max timestamp is the broker's append time. It is then the timestamp of every record."""
+        """True if the max timestamp is the broker's append time, which is then the timestamp of every record."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """True for batches inside a transaction, and for its marker."""
+        """True for batches of a transaction, including its marker."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
@@ -140,19 +141,25 @@ def parse_header(view: Buffer, offset: int = 0) -> BatchHeader:
 
 
 def crc_of(view: Buffer) -> int:
-    """Compute the CRC-32C of one whole batch, over its present bytes."""
+    """Compute the CRC-32C of one whole batch. The stored CRC is not read."""
     return crc32c(memoryview(view)[CRC_FROM:])
 
 
 class NotOneBatch(KafkaError):
-    """A partition's records in a Produce are not exactly one batch. Kafka checks this before it looks up the log."""
+    """The records of a partition in a Produce are not exactly one batch.
+
+    Kafka, too, checks this before it looks up the log.
+    """
 
     def __init__(self, message: str = "a partition's records must hold exactly one batch") -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 def check_one_batch(view: Buffer) -> None:
-    """Raise NotOneBatch, or CORRUPT_MESSAGE if no header fits. Checks only length and format of the batch."""
+    """Raise NotOneBatch, or CORRUPT_MESSAGE if `view` is too short for a header.
+
+    Check only length and format (magic).
+    """
     size = len(view)
     if size < HEADER_BYTES:
         raise _why_short(view)
@@ -173,19 +180,19 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
         raise _why_short(view)
     header = _unpack_header(view)
     _, batch_length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = header
-    # Check magic and length before the CRC, because their errors have other codes and the CRC would hide them.
+    # Check magic and length before the CRC: a wrong CRC would hide them, and clients must get their error codes.
     if magic != MAGIC or batch_length != size - LOG_OVERHEAD_BYTES:
         raise _why_misshapen(size, batch_length, magic)
     if crc32c(memoryview(view)[CRC_FROM:]) != crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC-32C of the batch is not the stored {crc:#010x}")
-    # Reject gaps, because only compaction makes them, and it runs inside of the broker.
+    # Reject gaps between offsets: only compaction makes them, and compacted batches do not come from producers.
     if record_count <= 0 or last_offset_delta != record_count - 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
             f"batch of {record_count} records has a last offset delta of {last_offset_delta}",
         )
-    # A consumer could not read such a batch, and would stop at it for ever. Kafka's CompressionType.forId rejects it,
-    # too.
+    # Reject unknown codecs, as Kafka's CompressionType.forId does, because consumers could not read the batch and would
+    # stop at it for ever.
     if attributes & CODEC_MASK > _CODEC_MAX:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {attributes & CODEC_MASK}"
@@ -262,7 +269,7 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 
 
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
-    """Correct the max timestamp of a batch whose producer set another one. Return the new header."""
+    """Correct the max timestamp of a batch whose producer set a wrong one. Return the new header."""
     view[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
     # Compute the CRC again, because it covers the max timestamp.
     crc = crc_of(view)
@@ -273,7 +280,9 @@ def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: in
 def rebuild(
     header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int
 ) -> tuple[bytearray, BatchHeader]:
-    """Make a batch with the fields of `header` and records compressed with `codec`. Return (batch, header).
+    """Make a batch with the fields of `header` and the records `payload`, which are compressed with `codec`.
+
+    Return (batch, its header).
 
     Removes a delete horizon (KIP-534) as Kafka does, because only the cleaner may set one.
     """
@@ -302,8 +311,8 @@ def encode_batch(
 ) -> bytearray:
     """Encode one whole batch of records. The result is writable, so that it can be stamped.
 
-    Records with offset -1 get the offsets after the record before, from `base_offset` on. `flags` is a combination of
-    TRANSACTIONAL and CONTROL. Raises ValueError for no records or for offsets that do not rise.
+    A record with offset -1 gets the offset after the record before it, the first one `base_offset`. `flags` is a
+    combination of TRANSACTIONAL and CONTROL. Raises ValueError for no records or for offsets that do not rise.
     """
     if not records:
         raise ValueError("a batch holds at least one record")
@@ -350,7 +359,10 @@ def decode_records(batch: Buffer, limit_bytes: int | None = None) -> list[Record
 
 
 def walk_batch(batch: Buffer, limit_bytes: int | None = None) -> Iterator[Record]:
-    """Yield the records of `decode_records` one by one. For untrusted batches: millions of records take gigabytes."""
+    """Yield the records of `decode_records` one by one.
+
+    Use it for untrusted batches, whose list could fill gigabytes.
+    """
     header = parse_header(batch)
     if header.total_bytes > len(batch):
         raise KafkaError(
@@ -367,7 +379,8 @@ def walk_batch(batch: Buffer, limit_bytes: int | None = None) -> Iterator[Record
         yield from records
         return
     for record in records:
-        # KIP-32: the broker changes only the header, so the records still have the producer's deltas.
+        # KIP-32: for log append time the broker changes only the header, so ignore the producer's timestamps in the
+        # records.
         yield record._replace(timestamp_ms=header.max_timestamp)
 
 
@@ -380,8 +393,8 @@ class ControlType(IntEnum):
 
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
-# The record of a marker: 5 bytes up to the key (the record's length, attributes, two deltas, the key's length), the key
-# with the outcome, the value's length, the value with the coordinator's epoch, the number of headers.
+# Layout of the record of a transaction marker: 5 bytes before the key (length, attributes, two deltas, key length), key
+# with the outcome, value length, value with the coordinator's epoch, header count.
 _END: Final = Struct(">5shhBhiB")
 _END_HEAD: Final = bytes((2 * (_END.size - 1), 0, 0, 0, 2 * _CONTROL_KEY.size))
 _VALUE_LENGTH: Final = 2 * _CONTROL_VALUE.size
@@ -404,18 +417,18 @@ def encode_end_transaction(
 
 
 def read_end_transaction(batch: memoryview) -> tuple[bool, int] | None:
-    """Return (is abort, coordinator epoch) of a batch of `encode_end_transaction`, or None for any other batch."""
+    """Return (is abort, coordinator epoch) of a marker from `encode_end_transaction`, or None for any other batch."""
     if len(batch) != _END_BATCH.size:
         return None
     head, _, outcome, value_length, _, epoch, headers = _END.unpack_from(batch, HEADER_BYTES)
-    # A marker of another writer can have other varints or headers. The caller then decodes it as a usual batch.
+    # A marker that another broker wrote can have other varints or headers. The caller decodes it as a usual batch.
     if head != _END_HEAD or outcome not in (0, 1) or value_length != _VALUE_LENGTH or headers:
         return None
     return outcome == ControlType.ABORT, epoch
 
 
 def control_type(record: Record) -> int:
-    """Return the type of a control record. ControlType has the two that end transactions."""
+    """Return the type of a control record, which is not necessarily one of ControlType."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise KafkaError(ErrorCode.INVALID_RECORD, "control record without a type")
     kind: int = _CONTROL_KEY.unpack_from(record.key)[1]

@@ -3,7 +3,7 @@
 There are two depths (kproc.validate.records):
 
 - lengths: `check_small` checks the lengths of the first LENGTHS_WALKED_MAX records. A batch with fewer records must end
-  where its last record ends. A small compressed batch is decompressed for that.
+  where its last record ends. A small compressed batch is decompressed for this check.
 - full: `scan_records` reads every field of every record.
 
 Kafka always reads every field. In Python that takes 0.3 us a record, so a batch of 10,000 records would keep its
@@ -28,14 +28,14 @@ from kproc.wire.record_batch import NO_TIMESTAMP, check_count
 from kproc.wire.records import RECORD_BYTES_MIN
 
 LENGTHS_WALKED_MAX: Final = 64
-# Compressed batches up to the first size are decompressed, to at most the second size. That takes 5 us (gzip, snappy)
-# to 11 us (lz4, zstd) for 1 kB, and at most 0.1 ms.
+# At depth `lengths`, decompress batches of at most SMALL_COMPRESSED_BYTES, to at most SMALL_INFLATED_BYTES. This takes
+# 5 us (gzip, snappy) to 11 us (lz4, zstd) for 1 kB, and at most 0.1 ms.
 SMALL_COMPRESSED_BYTES: Final = 4096
 SMALL_INFLATED_BYTES: Final = 256 << 10
-# Limit for a batch of which every record is checked. Compressed empty headers take next to no space, and each takes
-# 0.3 us of the Handler's time. A producer with a larger batch splits it.
+# Limit of headers in a batch at depth `full`. Compressed empty headers occupy almost no space, but checking takes 0.3
+# us each. A producer splits a batch that is rejected as too large.
 HEADERS_CHECKED_MAX: Final = 200_000
-# The zig-zag coded length of the shortest record: six fields of one byte follow it.
+# The shortest length of a record, zig-zag coded (doubled): six fields of one byte follow the length.
 _LENGTH_MIN: Final = 2 * (RECORD_BYTES_MIN - 1)
 
 
@@ -44,18 +44,18 @@ def _invalid(why: str) -> KafkaError:
 
 
 def check_small(codec: int, payload: Buffer, count: int) -> bool:
-    """Check the lengths of `count` records (depth `lengths`, see module). `payload` is the batch without its header.
+    """Check the lengths of `count` records (depth `lengths` in the module's docstring).
 
-    Always returns True, so that a condition can contain the call. Raises INVALID_RECORD for a wrong length or count,
-    and CORRUPT_MESSAGE for damaged compressed data.
+    `payload` is the batch without its header. Returns True always, so that the call can be part of a condition. Raises
+    INVALID_RECORD for a wrong length or count, and CORRUPT_MESSAGE for damaged compressed data.
     """
     size = len(payload)
     if not codec:
         check_lengths(payload, count)
         return True
     check_count(codec, count, size)
-    # Decompressing a large batch costs the Handler more than appending it. Its magic number alone finds the usual
-    # mistake, a wrong codec in the attributes.
+    # Check only the magic number of a large compressed batch: decompressing it would cost more than appending it, and
+    # the usual mistake is a wrong codec in the attributes.
     if size > SMALL_COMPRESSED_BYTES:
         if not has_frame_start(codec, payload):
             raise KafkaError(
@@ -64,8 +64,8 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
         return True
     try:
         raw = decompress(codec, payload, SMALL_INFLATED_BYTES)
-    # Accept it unread, because a consumer can decompress it, and the CRC proves that the producer has sent exactly
-    # this.
+    # Accept a batch that decompresses to more than the limit without checking it: its CRC is correct, so it is as the
+    # producer sent it.
     except InflatesTooMuch:
         return True
     check_lengths(raw, count)
@@ -73,7 +73,10 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
 
 
 def check_lengths(raw: Buffer, count: int) -> None:
-    """Raise INVALID_RECORD unless the lengths of the first records fit into `raw`, and fill it if these are all."""
+    """Raise INVALID_RECORD unless the lengths of the first LENGTHS_WALKED_MAX records fit into `raw`.
+
+    If the batch has no more records than that, they must fill `raw` exactly.
+    """
     size = len(raw)
     if count * RECORD_BYTES_MIN > size:
         raise _invalid(f"batch claims {count} records in {size} bytes")
@@ -91,7 +94,7 @@ def check_lengths(raw: Buffer, count: int) -> None:
                     position += 2
             else:
                 position += 1
-            # The length is zig-zag coded, so an odd one is negative.
+            # Reject odd numbers: the length is zig-zag coded, where odd means negative.
             if length & 1 or length < _LENGTH_MIN:
                 raise _invalid(f"record {number} of the batch has an invalid length")
             position += length >> 1
@@ -100,7 +103,7 @@ def check_lengths(raw: Buffer, count: int) -> None:
     left = size - position
     if left < (count - walked) * RECORD_BYTES_MIN:
         raise _invalid(f"record {number} of the batch runs past its end")
-    # Without this check, bytes behind the last record would stay in the log, and consumers would report them as damage.
+    # Reject bytes after the last record. Otherwise they would stay in the log, and consumers would report damage.
     if left and walked == count:
         raise _invalid(f"{left} bytes follow the last record of the batch")
 
@@ -122,10 +125,10 @@ def record_too_large(size: int, limit_bytes: int) -> KafkaError:
 def check_record_sizes(raw: Buffer, count: int, limit_bytes: int) -> None:
     """Raise INVALID_RECORD if one of `count` decompressed records is larger than `limit_bytes`.
 
-    The size of a record does not include its length in front, as in Kafka. Malformed records end the check, because
-    those who read the records report them. Takes 0.2 us a record.
+    As in Kafka, the size of a record does not include the length field in front of it. A malformed record ends the
+    check without an error, because the code that reads the records reports it. Takes 0.2 us per record.
     """
-    # No record is larger than all of them together.
+    # If all records together are within the limit, each of them is.
     if len(raw) <= limit_bytes:
         return
     position = 0
@@ -152,13 +155,13 @@ class RecordConditions(NamedTuple):
 def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | None:
     """Read every field of `count` records. Return the largest timestamp, or None if a record is invalid.
 
-    After None the caller reads the records again to name the invalid ones. Offset deltas must count from 0, and
-    timestamps must lie within the bounds. Raises MESSAGE_TOO_LARGE for more than HEADERS_CHECKED_MAX headers. Takes
-    0.3 us a record.
+    After None the caller reads the records again to find out which ones are invalid. Offset deltas must count from 0,
+    and timestamps must lie within the bounds. Raises MESSAGE_TOO_LARGE for more than HEADERS_CHECKED_MAX headers. Takes
+    0.3 us per record.
     """
     base, earliest, latest, needs_key = expected
     size = len(raw)
-    # The header's count is not under any other check, so bound the loop by it before it runs.
+    # Validate the header's record count, which comes from the client, before the loop uses it.
     if not 0 < count <= size // RECORD_BYTES_MIN:
         return None
     position = header_count = 0
@@ -178,7 +181,8 @@ def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | No
                 delta, position = read_unsigned_varlong(raw, position - 1)
             timestamp = base + (delta >> 1 ^ -(delta & 1))
             if not earliest <= timestamp <= latest:
-                # Records without a timestamp are exempt. A sum beyond 64 bits wraps, as in Java.
+                # Records without a timestamp are not checked. A sum of base timestamp and delta beyond 64 bits wraps,
+                # as in Java.
                 timestamp = as_int64(timestamp)
                 if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
                     return None
@@ -188,7 +192,7 @@ def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | No
             position += 1
             if offset > 127:
                 offset, position = read_unsigned_varint(raw, position - 1)
-            # Zig-zag coding doubles the delta. Kafka numbers the records of a batch without gaps.
+            # The offset deltas must be 0, 1, 2 and so on, as in Kafka. Zig-zag coding doubles them.
             if offset != 2 * number:
                 return None
             field = raw[position]
@@ -233,7 +237,7 @@ def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
         if key_bytes < 0 or value_at > end:
             raise ProtocolError("a header's key runs past its record")
         value_bytes, position = read_varint(raw, value_at)
-        # A null value has the length -1 and no bytes, so it must not move the position back.
+        # A null value has length -1 and no bytes, which must not move the position back by 1.
         position += max(value_bytes, 0)
         if position > end:
             raise ProtocolError("a header's value runs past its record")

@@ -23,18 +23,19 @@ from kproc.wire.primitives import (
     read_varint,
 )
 
-# Length, attributes, two deltas, two lengths and the header count have at least one byte each.
+# Smallest record: length, attributes, two deltas, two lengths and the header count, with one byte each.
 RECORD_BYTES_MIN = 7
 _HEADER_BYTES_MIN = 2
-# Limit of the headers in one batch; Kafka has none. An empty header has two bytes on the wire, almost none compressed,
-# and 80 bytes as Python objects. Without the limit, a batch of 5 kB would fill 5 GB and take half a minute to read.
+# Limit of the headers in one batch. Kafka has no limit. An empty header has two bytes on the wire, almost none
+# compressed, and 80 bytes as Python objects. Without the limit, a batch of 5 kB would fill 5 GB and take half a minute
+# to read.
 HEADER_COUNT_MAX = 1_000_000
 
 _new_tuple = tuple.__new__
 
 
 class Record(NamedTuple):
-    """One record. For encoding, offset -1 means the offset after the record before."""
+    """One record. If it is to be encoded, offset -1 means the offset after the previous record's."""
 
     key: bytes | None
     value: bytes | None
@@ -44,12 +45,12 @@ class Record(NamedTuple):
 
 
 def _nullable_bytes(value: bytes | None) -> bytes:
-    # Null has the length -1, whose zig-zag code is 1.
+    # A null value has the length -1, which is 1 in zig-zag coding.
     return b"\x01" if value is None else encode_varint(len(value)) + value
 
 
 def encode_records(records: Iterable[tuple[int, int, Record]]) -> bytes:
-    """Encode records. Each comes as (timestamp delta, offset delta, record)."""
+    """Encode records, each given as (timestamp delta, offset delta, record)."""
     encoded = bytearray()
     for timestamp_delta, offset_delta, record in records:
         body = bytearray(1)
@@ -83,7 +84,8 @@ def _too_many_headers() -> KafkaError:
 
 def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
     count, position = read_varint(raw, position)
-    # Bound the count by the bytes before it is used, because a record of a few bytes can claim billions of headers.
+    # Compare the header count with the record's remaining bytes, because a record of a few bytes can claim billions of
+    # headers.
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
         raise _invalid(f"record claims to have {count} headers")
     if count > HEADER_COUNT_MAX:
@@ -113,7 +115,7 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     This runs once for each record that the broker itself reads. Nearly every varint has one byte, and a function call
     costs more than decoding it, so the one-byte case of each varint is written out.
     """
-    # 1. Length. It is zig-zag coded, so that an odd one is negative.
+    # 1. The record's length. It is zig-zag coded, so an odd number means a negative length.
     length = raw[position]
     position += 1
     if length > 127:
@@ -121,7 +123,7 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     end = position + (length >> 1)
     if length & 1 or end > len(raw):
         raise _cut_off("record")
-    # 2. The two deltas, after one byte of unused attributes.
+    # 2. Timestamp delta and offset delta, after one byte of unused attributes.
     timestamp_delta = raw[position + 1]
     position += 2
     if timestamp_delta > 127:
@@ -130,7 +132,7 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     position += 1
     if offset_delta > 127:
         offset_delta, position = read_unsigned_varint(raw, position - 1)
-    # 3. Key and value. An odd length is negative and means null.
+    # 3. Key and value. Their lengths are zig-zag coded: odd means negative, which is null.
     key = value = None
     size = raw[position]
     position += 1
@@ -146,8 +148,8 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     if not size & 1:
         value = raw[position : position + (size >> 1)]
         position += size >> 1
-    # 4. Headers. A slice above may have been cut at the end of the data. The position is then beyond `end`, and the
-    # comparison below rejects the record.
+    # 4. Headers. If a key or value reached beyond the data, Python has shortened its slice without an error. The
+    # position is then beyond `end`, which the comparison below rejects.
     headers: Sequence[tuple[str, bytes | None]] = ()
     if raw[position]:
         headers, position = _read_headers(raw, position, end)
@@ -159,14 +161,14 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     if not INT64_MIN <= timestamp <= INT64_MAX:
         timestamp = as_int64(timestamp)
     offset = base_offset + (offset_delta >> 1 ^ -(offset_delta & 1))
-    # Build the named tuple by tuple.__new__, because its own constructor costs as much as the rest of a short record.
+    # Create the Record by tuple.__new__, because NamedTuple's constructor takes as long as decoding a short record.
     return _new_tuple(Record, (key, value, timestamp, headers, offset)), end
 
 
 def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> Iterator[Record]:
     """Yield `count` records one by one. Raises INVALID_RECORD at the first error, after it has yielded earlier records.
 
-    The records must fill `raw` exactly. Their offsets must rise; compaction leaves gaps, but never repeats an offset.
+    The records must fill `raw` exactly. Their offsets must rise, with gaps where compaction has removed records.
     """
     if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
         raise _invalid(f"batch claims {count} records in {len(raw)} bytes")
@@ -176,7 +178,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     try:
         for _ in range(count):
             record, position = read_record(raw, position, base_timestamp, base_offset)
-            # Reject offsets that repeat or fall, because a consumer would read a record twice, or skip some.
+            # Reject offsets that repeat or fall, because a consumer would read records twice or skip some.
             if record.offset <= last_offset:
                 raise _invalid(f"record at offset {record.offset} follows {last_offset}: offsets must rise")
             last_offset = record.offset
@@ -192,5 +194,5 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
 
 
 def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
-    """Return the records of `walk_records` as a list. Use it only if so many records fit into memory."""
+    """Return the records of `walk_records` as a list. Use it only if the list is known to fit into memory."""
     return list(walk_records(raw, count, base_timestamp, base_offset))

@@ -1,8 +1,8 @@
-"""Schemas of messages, and the readers built from them.
+"""Schemas of messages, and the functions built from them that read (decode) messages.
 
-A Schema is a table of fields of one version. `reader_of` turns it once into a function, by nesting closures, and
-`schema_writer.py` makes writers in the same way. `schema_steps.py` turns it into a generator, for messages with many
-rows. Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None. A UUID is 16 bytes.
+A Schema is the table of fields of one version of a message. `reader_of` makes a function of it by nesting closures,
+`schema_writer.py` makes writers in the same way, and `schema_steps.py` makes generators for messages with many rows.
+Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None. A UUID is 16 bytes.
 
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
     string     int16 length, flexible: unsigned varint of length + 1; -1 or 0 is null
@@ -75,7 +75,7 @@ class Schema:
 
 
 def default_of(field: Field) -> Any:
-    """Return the default of a field. Lists and dicts are new ones, so that messages do not share them."""
+    """Return the default of a field. A list or dict is newly created, so that messages do not share it."""
     if field.is_array:
         return None if field.default is None else []
     if field.kind == "struct" and field.default is not None:
@@ -90,7 +90,7 @@ def _bytes_min(field: Field, is_flexible: bool) -> int:
         return Struct(">" + FIXED_CODES[field.kind]).size
     if field.kind == "struct":
         assert field.struct is not None
-        # Count an empty struct as one byte. Otherwise a client could claim any number of them.
+        # Count an empty struct as one byte. Otherwise a client could claim any number of empty structs in no bytes.
         return max(1, _struct_bytes_min(field.struct))
     if is_flexible:
         return 1
@@ -135,8 +135,8 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
                 return None, position
             raise _null_refused(path)
         end = position + length
-        # Compact strings have lengths of 32 bits (KIP-482), but no later record or response could carry more than an
-        # int16 allows.
+        # Reject compact strings above 32767 bytes, although KIP-482 allows 32-bit lengths, because non-compact fields
+        # of records and responses could not hold them.
         if end > len(data) or length > STRING_BYTES_MAX:
             raise ProtocolError(f"{path}: string of {length} bytes, but only {len(data) - position} remain")
         return data[position:end].decode(), end
@@ -179,8 +179,8 @@ def fixed_items_reader(kind: str) -> Callable[[bytes, int, int], tuple[list[Any]
     def read_items(data: bytes, position: int, count: int) -> tuple[list[Any], int]:
         end = position + count * size
         if kind == "uuid":
-            # In a struct format the number before `s` is a length and not a count, so one call cannot read several
-            # UUIDs.
+            # Read UUIDs by slicing: in a struct format the number before `s` is a length and not a count, so one unpack
+            # call cannot read several UUIDs.
             return [data[at : at + size] for at in range(position, end, size)], end
         return list(Struct(f">{count}{code}").unpack_from(data, position)), end
 
@@ -208,7 +208,8 @@ def count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes,
         count, position = read_count(data, position)
         if count < 0 and not (is_nullable and count == -1):
             raise _null_refused(path)
-        # Compare before any allocation: a request of 20 bytes can claim two billion elements.
+        # Compare the count with the remaining bytes before any allocation: a request of 20 bytes can claim two billion
+        # elements.
         if count * bytes_min > len(data) - position:
             raise ProtocolError(f"{path}: {count} elements cannot fit into {len(data) - position} bytes")
         if count > ELEMENTS_MAX:
@@ -230,7 +231,7 @@ def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> R
 
 
 def _nullable_struct_reader(read: Reader, is_tagged: bool) -> Reader:
-    # A nullable struct begins with a byte: 1, or for null -1, which is 0 in a tagged field.
+    # A nullable struct begins with a byte: 1 if present; for null -1, or 0 in a tagged field.
     present_min = 1 if is_tagged else 0
 
     def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
@@ -265,7 +266,7 @@ def tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
 
     def read_tags(data: bytes, position: int, fields: Fields) -> int:
         for field in tagged:
-            # A tagged field that is absent has its default, so that callers find every field.
+            # First set the defaults of all tagged fields, so that callers find every field in the dict.
             fields[field.name] = default_of(field)
         if data[position] == 0:
             return position + 1
@@ -281,8 +282,8 @@ def tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
             if known is not None:
                 name, read = known
                 fields[name], position = read(data, position)
-                # A known tag with another size is a mistake of the client. To read on would decode the rest at the
-                # wrong place.
+                # Raise if the value does not end where the tag's size says: the client is wrong, and decoding would
+                # continue at a wrong position.
                 if position != end:
                     raise ProtocolError(
                         f"{schema.path}.{name}: the value does not fill its tagged field of {size} bytes"
@@ -299,14 +300,14 @@ def tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
 
 
 def fixed_runs(schema: Schema) -> list[tuple[Field, ...]]:
-    """Return the untagged fields in order, grouped so that one struct call handles neighbours of fixed width."""
+    """Return the untagged fields in order, grouped so that one struct call handles adjacent fields of fixed width."""
     runs: list[tuple[Field, ...]] = []
     can_join = False
     for field in schema.fields:
         if field.tag is not None:
             continue
         joins = not field.is_array and field.kind in FIXED_CODES
-        # One struct call for neighbours of fixed width costs as much as one for a single field.
+        # Group adjacent fields of fixed width, because one struct call for all of them costs as much as for one.
         if joins and can_join:
             runs[-1] += (field,)
         else:
@@ -339,7 +340,10 @@ def single_reader(field: Field, schema: Schema) -> Callable[[bytes, int, Fields]
 
 
 def reader_of(schema: Schema) -> Reader:
-    """Make a function that reads one struct of this schema. It returns (dict of all fields, position after it)."""
+    """Make a function that reads one struct of this schema.
+
+    The function returns (dict of all fields, position after it).
+    """
     steps = [run_reader(run) if len(run) > 1 else single_reader(run[0], schema) for run in fixed_runs(schema)]
     if schema.is_flexible:
         steps.append(tags_reader(schema))

@@ -14,8 +14,8 @@ from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 from kproc.wire.schema import Field, Schema
 
-# Path of a field in the version before -> the fields that stand in its place. None is the field itself, so that
-# (None, field) inserts a field behind it, and () removes it.
+# Path of a field in the previous version -> the fields that replace it. None stands for the old field itself: (None,
+# field) inserts a field after it, and () removes it.
 Changes = Mapping[str, tuple[Field | None, ...]]
 
 _UNCHANGED: Final[Changes] = {}
@@ -45,7 +45,7 @@ def _structs(name: str, *fields: Field) -> Field:
     return replace(_struct(name, *fields), is_array=True, default=[])
 
 
-# As in kio, None stands for the zero UUID.
+# As in kio, a topic id is nullable: None is encoded as the zero UUID.
 _TOPIC_ID: Final = Field("topic_id", "uuid", is_array=False, is_nullable=True, tag=None, default=ZERO_UUID)
 _NODE: Final = (
     _text("name"),
@@ -61,9 +61,9 @@ _TOPOLOGY: Final = _struct(
     _structs("global_stores", _struct("source", *_NODE), _struct("processor", *_NODE)),
 )
 
-# (API key, version) -> changes of the request, changes of the response.
+# (API key, version) -> (changes of the request, changes of the response) from the previous version.
 CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
-    # KIP-1242: the broker that the client means to reach.
+    # KIP-1242: ApiVersions v5 has the cluster and node id of the broker that the client wants to reach.
     (ApiKey.API_VERSIONS, 5): (
         {
             "client_software_version": (
@@ -74,7 +74,7 @@ CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
         },
         _UNCHANGED,
     ),
-    # KIP-1319: topics by their ids.
+    # KIP-1319: TxnOffsetCommit v6 has topic ids instead of names.
     (ApiKey.TXN_OFFSET_COMMIT, 6): (
         {
             "generation_id": (_plain("generation_id_or_member_epoch", "int32", -1),),
@@ -86,7 +86,7 @@ CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
         _UNCHANGED,
         {"results.error_code": (None, _nullable_text("error_message"))},
     ),
-    # KIP-1331: descriptions of topologies. KIP-1357: the assignor.
+    # StreamsGroupHeartbeat v1 has descriptions of topologies (KIP-1331) and the assignor (KIP-1357).
     (ApiKey.STREAMS_GROUP_HEARTBEAT, 1): (
         _UNCHANGED,
         {
@@ -108,7 +108,7 @@ CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
     ),
 }
 
-# APIs that kio lacks, in version 0: fields of the request, fields of the response.
+# New APIs that kio lacks, all in version 0: (fields of the request, fields of the response).
 _FAILURE: Final = (
     _plain("throttle_time", "int32", 0),
     _plain("error_code", "int16", 0),
@@ -126,7 +126,7 @@ NEW: Final[Mapping[ApiKey, tuple[tuple[Field, ...], tuple[Field, ...]]]] = {
 def added_schemas(key: ApiKey, newest: tuple[Schema, Schema] | None) -> Iterator[tuple[int, str, Schema]]:
     """Yield (version, direction, schema) of the versions that kio lacks.
 
-    newest: kio's newest version, its request and its response, or None for an API that kio lacks.
+    newest: (request schema, response schema) of kio's newest version, or None for an API that kio lacks.
     """
     if newest is None:
         for direction, fields in zip(("request", "response"), NEW.get(key, ()), strict=False):
@@ -155,7 +155,7 @@ def _changed(schema: Schema, changes: Changes, prefix: str = "") -> Schema:
 
 
 def _placed(schema: Schema, path: str) -> Schema:
-    """Return the schema with `path` as its place in the message, and the places of its structs below it."""
+    """Return the schema with `path` as its path for error messages, and with the paths of all nested structs below it."""
     fields = tuple(
         field
         if field.struct is None

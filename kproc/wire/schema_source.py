@@ -2,9 +2,9 @@
 
 The schemas are kio's, and those of schema_additions.py for the versions that kio lacks.
 
-This is a development tool, and no role imports it. kio has a module for each version of each API. A running broker
-would have to import the module at the first request of a version, and an import fails when no descriptor is free. A
-test compares the file with kio.
+This is a development tool, and no role imports it. kio has a module for each version of each API. If roles used kio
+directly, they would import a module at the first request of each version, and an import fails when no descriptor is
+free. A test compares the file with kio.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _hidden(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-# kio imports hypothesis if it is installed, which takes 0.1 s and is not needed here.
+# Prevent kio from importing hypothesis (a testing library) if it is installed, which takes 0.1 s and is unused.
 with _hidden("hypothesis"):
     from kio.index import load_request_schema, load_response_schema
     from kio.schema.index import api_key_map, schema_name_map
@@ -68,10 +68,10 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_array: bool) -> Any:
-    """Return the value of a field that nobody sets, in plain values.
+    """Return the default of a field as a plain value.
 
-    Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here and empty
-    in Kafka. Kafka's own handlers always set these fields to null before they respond.
+    Differs from Kafka in one point: the default of a nullable string or bytes without a default in the schema is null,
+    not empty. Kafka's own handlers always set these fields to null before they respond.
     """
     default = field.default
     if default is dataclasses.MISSING:
@@ -81,7 +81,7 @@ def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_arr
             return None
         return {} if kind == "struct" else _IMPLICIT_DEFAULTS.get(kind, 0)
     if default is None and not is_array:
-        # kio uses None for "no UUID" and "no time", which have a value on the wire.
+        # kio has the default None for an absent UUID or time, but on the wire these are the zero UUID and -1.
         return {"uuid": ZERO_UUID, "int64": -1}.get(kind)
     if isinstance(default, timedelta):
         return default // timedelta(milliseconds=1)
@@ -118,7 +118,7 @@ def _schema(entity: Any, path: str) -> Schema:
 
 
 def supported_versions(api_key: int) -> range:
-    """Return the versions of the API that kio has; empty for a key without any."""
+    """Return the versions of an API that kio has, an empty range if kio lacks the API."""
     entity_type = EntityType.request
     versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
     present = [version for version, types in versions.items() if entity_type in types]

@@ -1,7 +1,7 @@
-"""Readers of messages with many rows: generators that pause, so that a long message holds up no other client.
+"""Readers of messages with many rows: generators that pause, so that a long message does not delay other clients.
 
-`step_reader_of` makes such a reader from a Schema, with the readers of fields in schema.py. A RowBudget says after how
-many rows the reader pauses, and how many rows a message may have in all.
+`step_reader_of` makes such a reader from a Schema, with the readers of fields in schema.py. A RowBudget sets after how
+many rows the reader pauses, and how many rows a message may have in total.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kproc.wire.schema import (
     tags_reader,
 )
 
-# One call of the struct module unpacks an array of numbers. This many numbers cost as much as another row.
+# An array of numbers is unpacked by one struct call, where this many numbers cost as much as one row of another array.
 _NUMBERS_OF_ROW: Final = 16
 
 Steps = Generator[None, None, tuple[Any, int]]
@@ -45,14 +45,15 @@ class RowBudget:
     def reserve(self, count: int) -> None:
         """Count the rows of an array before they are read. Raises ProtocolError if there are too many."""
         self._rows_left -= count
-        # Reject it before reading, because the rows would cost far more time and memory than their bytes.
+        # Reject the message before reading the rows, because decoded rows take far more time and memory than their
+        # bytes.
         if self._rows_left < 0:
             raise ProtocolError(
                 f"the arrays of the request have more than {self._rows_max} rows; send them in several requests"
             )
 
     def is_step_over(self, rows: int = 1) -> bool:
-        """Count rows that were read. Return True if the reader must pause."""
+        """Count `rows` as read. Return True if the reader must pause before it reads on."""
         self._step_left -= rows
         if self._step_left > 0:
             return False
@@ -82,7 +83,7 @@ def _number_array_reader(kind: str, read_count: ReadCount) -> StepReader:
         if count < 0:
             return None, position
         budget.reserve(count)
-        # Numbers are read by one call, so pause before it and not inside.
+        # All numbers are read by one call that cannot pause, so pause before it if necessary.
         if budget.is_step_over(count // _NUMBERS_OF_ROW):
             yield
         return read_numbers(data, position, count)
@@ -92,7 +93,7 @@ def _number_array_reader(kind: str, read_count: ReadCount) -> StepReader:
 
 def _element_array_reader(field: Field, schema: Schema, read_count: ReadCount) -> StepReader:
     element = replace(field, is_array=False, is_nullable=False)
-    # An element without arrays is small, so it is read at once: a generator would cost more than the reading.
+    # Read an element without nested arrays by a plain function: the element is small, and a generator would cost more.
     if field.struct is not None and _has_arrays(field.struct):
         read_steps: StepReader | None = step_reader_of(field.struct)
     else:
@@ -119,10 +120,10 @@ def _element_array_reader(field: Field, schema: Schema, read_count: ReadCount) -
 
 
 def step_reader_of(schema: Schema) -> StepReader:
-    """Make a reader as `reader_of` does, but a generator that pauses when its RowBudget requires it.
+    """Make a reader as `reader_of` does, but as a generator that pauses when its RowBudget requires it.
 
-    It checks the number of rows before it reads them, so that a request of millions of rows costs nothing. Arrays in
-    tagged fields are read in one step, because no request has large ones.
+    The generator checks the number of rows before it reads them, so rejecting a request of millions of rows is cheap.
+    Arrays in tagged fields are read in one step, because no request has large ones.
     """
     steps: list[tuple[str, Callable[..., Any], bool]] = []
     for run in fixed_runs(schema):

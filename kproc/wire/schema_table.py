@@ -2,7 +2,7 @@
 
 One line for each version and direction: [API key, version, direction, [path, is flexible, [field, ...]]]. The file is
 read when this module is imported, before the roles are forked. A line is parsed at the first use of its version,
-because parsing all of them takes 30 ms. That opens and imports nothing, so a broker without a free descriptor serves
+because parsing all of them takes 30 ms. Parsing opens and imports nothing, so a broker without a free descriptor serves
 every API.
 """
 
@@ -60,7 +60,7 @@ _LINES: Final = _read()
 
 
 def supported_versions(api_key: int) -> range:
-    """Return the versions of the API that can be decoded and encoded; empty for a key without any."""
+    """Return the versions of an API that can be decoded and encoded, an empty range for an unknown API."""
     return _VERSIONS.get(api_key, range(0))
 
 

@@ -24,7 +24,8 @@ from kproc.wire.primitives import (
 from kproc.wire.schema import FIXED_CODES, Field, Schema, default_of, fixed_runs
 
 Writer = Callable[[bytearray, Any], None]
-# Called as (path, name) for a name that a struct lacks in this version. Raises ValueError if no version has it.
+# Called with (path of the struct, field name) for a name that this version lacks. Raises ValueError if no version has
+# it.
 NameCheck = Callable[[str, str], None]
 
 
@@ -38,7 +39,7 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
         encoded = value.encode()
         if len(encoded) > STRING_BYTES_MAX:
             raise ValueError(f"{path}: string of {len(encoded)} bytes is too long for the wire")
-        # KIP-482: a compact length is one more than the real one, because 0 stands for null.
+        # KIP-482: a compact length is the real length + 1, because 0 means null.
         out += encode_unsigned_varint(len(encoded) + 1) if is_flexible else INT16.pack(len(encoded))
         out += encoded
 
@@ -46,9 +47,9 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 
 
 def _write_message(write_string: Writer) -> Writer:
-    """Return a writer of error messages. It shortens them to the limit of a string.
+    """Return a writer of error messages, which truncates them to the longest string of the protocol.
 
-    A message may quote a long text that a client sent.
+    A message can quote a long text that a client sent.
     """
 
     def write_message(out: bytearray, value: Any) -> None:
@@ -71,14 +72,17 @@ def _write_bytes(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 
 
 def _write_records(write_bytes: Writer) -> Writer:
-    """Return a writer of records, which may be FileRecords. Then only their size is written into the buffer."""
+    """Return a writer of records.
+
+    Of FileRecords it writes only the size, because their bytes are sent from the file.
+    """
 
     def write_records(out: bytearray, value: Any) -> None:
         if type(value) is not FileRecords:
             write_bytes(out, value)
             return
         assert type(out) is MessageInPieces, "records of files in a message that is not sent in pieces"
-        # All messages with such a field are flexible: ShareFetch. hot_fetch_response.py encodes Fetch.
+        # Always flexible: only ShareFetch responses use this writer. hot_fetch_response.py encodes Fetch responses.
         out += encode_unsigned_varint(len(value) + 1)
         if len(value):
             out.add_pieces([each for each in value.ranges if each.length])
@@ -89,7 +93,7 @@ def _write_records(write_bytes: Writer) -> Writer:
 def _uuid_bytes(value: bytes | None) -> bytes:
     if value is None:
         return ZERO_UUID
-    # Check the length, because the struct module would cut or pad another one without an error.
+    # Check the UUID's length, because struct.pack would silently truncate or pad it.
     if len(value) != len(ZERO_UUID):
         raise ValueError(f"UUID has {len(value)} bytes; expected {len(ZERO_UUID)}")
     return value
@@ -107,14 +111,15 @@ def _write_fixed(kind: str) -> Writer:
     return write_uuid if kind == "uuid" else write_fixed
 
 
-# Size of the pieces in which many encoded rows are kept. Copying a piece takes about 0.2 ms.
+# Size in bytes from which EncodedRows seals its rows as a finished piece. Copying a piece takes about 0.2 ms.
 PIECE_BYTES: Final = 256 << 10
 
 
 class EncodedRows:
     """An array of encoded rows. A writer accepts it in place of the list of an array field.
 
-    `data` has the last rows, behind those in `pieces`. Writers append to it, and count the rows in `count`.
+    `pieces` has the first rows in finished pieces, `data` the rows after them. Writers append rows to `data` and add
+    their number to `count`.
     """
 
     __slots__ = ("_piece_bytes", "count", "data", "pieces")
@@ -133,12 +138,16 @@ class EncodedRows:
         return self._piece_bytes + len(self.data)
 
     def last_bytes(self, position: int) -> bytes:
-        """Return the bytes from `position` on. Nothing was sealed since the rows had that size."""
+        """Return the rows' bytes from `position` on.
+
+        The caller has not called `seal` since `size_bytes()` was `position`.
+        """
         return bytes(self.data[position - self._piece_bytes :])
 
     def seal(self) -> None:
-        """Move the rows in `data` to the finished pieces if they are many."""
-        # A piece is never copied again, but small ones are cheaper to copy than to send one by one.
+        """Move the rows in `data` to the finished pieces if they have at least PIECE_BYTES."""
+        # A finished piece is sent without a copy. Small pieces are not worth it: copying them is cheaper than sending
+        # each.
         if len(self.data) >= PIECE_BYTES:
             self.pieces.append(bytes(self.data))
             self._piece_bytes += len(self.data)
@@ -146,10 +155,10 @@ class EncodedRows:
 
 
 class MessageInPieces(bytearray):
-    """A message that is being written: its end, behind the pieces that are complete.
+    """A buffer for a message, which keeps finished pieces beside the bytes that are being written after them.
 
-    The pieces of large EncodedRows are used as they are. Copying 20 MB into a message takes 20 ms, and a Handler serves
-    nobody else meanwhile.
+    The pieces of large EncodedRows are not copied: copying 20 MB takes 20 ms, and a Handler serves no other client
+    meanwhile.
     """
 
     __slots__ = ("_complete",)
@@ -175,10 +184,11 @@ def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer)
             out += b"\0" if is_flexible else b"\xff\xff\xff\xff"
             return
         out += encode_unsigned_varint(len(items) + 1) if is_flexible else INT32.pack(len(items))
-        # Rows of a response that was built in slices. They must not be written again, because they are encoded already.
+        # EncodedRows are rows of a response that was built in slices. Append them as they are, because they are already
+        # encoded.
         if type(items) is EncodedRows:
             if items.pieces:
-                # Keep large pieces out of the buffer, so that they are not copied (MessageInPieces).
+                # Add large pieces to the message without copying them into its buffer (MessageInPieces).
                 if type(out) is MessageInPieces:
                     out.add_pieces(items.pieces)
                 else:
@@ -269,17 +279,20 @@ def _write_single(field: Field, write: Writer) -> Step:
         if name in fields:
             write(out, fields[name])
         elif default is not None:
-            # The default is encoded only once, because rows without news leave out most of their fields.
+            # Append the default, encoded once in advance: rows often omit most of their fields.
             out += default
         else:
-            # This raises the error that names the missing field.
+            # The field is absent and has no valid default. This write raises the ValueError that names the field.
             write(out, default_of(field))
 
     return write_single
 
 
 def _write_tags(schema: Schema, check_name: NameCheck) -> Step:
-    """Write tagged fields in the order of their tags. As in Kafka, leave out a field that has its default."""
+    """Make a function that writes the tagged fields by ascending tag.
+
+    As in Kafka, omit a field that has its default.
+    """
     tagged: list[tuple[int, str, Writer, bytes]] = []
     for field in schema.fields:
         if field.tag is not None:
@@ -302,7 +315,7 @@ def _write_tags(schema: Schema, check_name: NameCheck) -> Step:
         out += encode_unsigned_varint(count) + block
 
     def write_no_tags(out: bytearray, fields: Mapping[str, Any]) -> None:
-        # KIP-482: a flexible struct ends with its number of tagged fields.
+        # KIP-482: a flexible struct ends with its number of tagged fields, which is 0 without any.
         out.append(0)
 
     return write_tags if tagged else write_no_tags
@@ -323,7 +336,7 @@ def writer_of(schema: Schema, check_name: NameCheck) -> Writer:
         if not fields.keys() <= known:
             for name in fields.keys() - known:
                 check_name(path, name)
-            # Remember the names that only other versions have, so that each of them is searched for once.
+            # Remember names that only other versions have, so that each name is checked only once.
             known.update(fields)
         for step in steps:
             step(out, fields)
