@@ -1,1 +1,1 @@
-"""Measuring tools: load generators, round trips, and the search for the best process counts; and a health check."""
+"""Measuring tools: load generators, round trips, and the search for the best process counts. Also a health check."""

@@ -1,8 +1,8 @@
 """`python -I -m kproc.tools.health [HOST:PORT]`: a health check for containers. Exit code 0: the broker is ready.
 
 It requests /health/ready from the broker's metrics listener (--metrics-listener), by default 127.0.0.1:9404, and prints
-the answer. A container runs its check every few seconds, so this module imports nothing but sockets, and the image
-starts its file without the package. `kproc ping` costs 20 times the CPU.
+the answer. A container runs its check every few seconds, so this module imports only sockets, and the image runs the
+file without importing the package kproc. `kproc ping` takes 20 times the CPU time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def check(address: str) -> tuple[bool, str]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or len(port) > _PORT_DIGITS_MAX:
         return False, f"{address}: expected HOST:PORT of a metrics listener"
-    # As bytes, because a name as text would import the codec for international names.
+    # Encode the host to bytes, because socket would import the IDNA codec for a name as str.
     place = (host.strip("[]").encode(), int(port))
     try:
         with socket.create_connection(place, timeout=_TIMEOUT_S) as sock:  # type: ignore[arg-type]
@@ -43,7 +43,8 @@ def main() -> int:
         sys.stderr.write("usage: python -I -m kproc.tools.health [HOST:PORT]\n")
         return 2
     is_ready, line = check(sys.argv[1] if len(sys.argv) == 2 else DEFAULT_ADDRESS)
-    # Any process can answer at the port. kproc.common.printable would cost the import of `re`.
+    # Escape control characters, because any process can answer at the port. kproc.common.printable does the same, but
+    # imports `re`.
     (sys.stdout if is_ready else sys.stderr).write(line.encode("unicode_escape").decode("ascii") + "\n")
     return 0 if is_ready else 1
 

@@ -155,7 +155,7 @@ def _changed(schema: Schema, changes: Changes, prefix: str = "") -> Schema:
 
 
 def _placed(schema: Schema, path: str) -> Schema:
-    """Return the schema with `path` as its path for error messages, and with the paths of all nested structs below it."""
+    """Return the schema with `path` as its path for error messages, and paths below it for all nested structs."""
     fields = tuple(
         field
         if field.struct is None

@@ -20,7 +20,7 @@ _PATHS: Final = ("/orders", "/orders/items", "/login", "/search", "/health", "/b
 
 def compressed_batch(codec: str, record_bytes: int, batch_bytes: int, now_ms: int, seed: int = 1) -> bytes:
     """Return one batch with records of `record_bytes` bytes, of about `batch_bytes` before compression."""
-    # A benchmark needs reproducible bytes, not secret ones.
+    # Not a cryptographic generator (S311), because a benchmark needs reproducible bytes.
     chance = random.Random(seed)  # noqa: S311
     count = max(1, batch_bytes // (record_bytes + 10))
     records = [Record(None, _value(chance, record_bytes), now_ms) for _ in range(count)]

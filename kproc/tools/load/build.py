@@ -1,7 +1,7 @@
 """build: compile the load generator on demand.
 
 The binary's name in the cache contains the digest of the sources, so that a changed source is compiled again. The
-package contains the C sources and no binary. It can then be installed everywhere, and only users who measure need a C
+package contains the C sources and no binary, so that it installs on every platform and only users who measure need a C
 compiler.
 """
 
@@ -28,7 +28,7 @@ class CompilerMissing(RuntimeError):
 
 
 class ForeignCache(RuntimeError):
-    """Another user can write to the cache of compiled load generators, so none of them is run."""
+    """Another user can write to the cache of compiled load generators, so no binary in it is run."""
 
 
 def compiler() -> str | None:
@@ -60,7 +60,8 @@ def build(*, with_tls: bool = False) -> Path:
 def _open_cache(directory: Path) -> None:
     """Create the cache's directory. Raise ForeignCache if another user owns it or a directory above it in the home.
 
-    `sudo` can keep HOME, and root would then run a binary that an ordinary user has put into his own cache.
+    `sudo` can keep the user's HOME. Without this check, root would then run a binary that the user has put into the
+    cache.
     """
     directory.mkdir(0o700, parents=True, exist_ok=True)
     home = Path.home()
@@ -82,7 +83,7 @@ def _compile(sources: list[Path], binary: Path, flags: tuple[str, ...]) -> None:
     if cc is None:
         raise CompilerMissing("no C compiler (cc, gcc or clang) on the PATH to build the load generator with")
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as directory:
-        # Compile to a temporary file and rename it, so that a concurrent build cannot execute an incomplete file.
+        # Compile to a temporary file and rename it, so that a concurrent run never executes an incomplete binary.
         fresh = Path(directory) / "kload"
         libraries = _TLS_LIBRARIES if flags != FLAGS else ()
         command = [cc, *flags, "-o", str(fresh), *map(str, sources), *libraries]

@@ -30,9 +30,9 @@ def run_load(
 ) -> Result:
     """Run the generator once and return its result.
 
-    mode: the generator's mode. pids: processes whose CPU time it measures. options: the generator's options, with
-    underscores. on_held: called when mode idle has all its connections, or when mode fetch with hold="yes" has read the
-    topic for its index. The run continues when it returns.
+    mode: the generator's mode. pids: processes whose CPU time the generator measures. options: the generator's options,
+    with underscores. on_held: called when mode idle has all its connections, or when mode fetch with hold="yes" has
+    read the topic for its index. The run continues when `on_held` returns.
 
     Raises LoadFailed if the generator fails or receives wrong responses.
     """
@@ -43,7 +43,7 @@ def run_load(
             command += [f"--{name.replace('_', '-')}", str(one)]
     if named := ",".join(map(str, pids)):
         command += ["--pids", named]
-    # The generator limits its own time (exit status 3), so there is no timeout here.
+    # Wait without a timeout, because the generator ends by itself with exit status 3 if it takes too long.
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         try:

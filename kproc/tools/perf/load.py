@@ -3,9 +3,9 @@
     thread 0 == connection 0 ==> partitions 0, 4, ...      one request at a time, sent when the last is answered,
     thread 1 == connection 1 ==> partitions 1, 5, ...      or, with a rate, when it is due
 
-It speaks the protocol itself and knows no broker's name, so it loads any Kafka broker, with TLS and logins. Requests
-are encoded once. All threads share one core of Python, so a report must say how much of it they used. The C
-generator (tools/load) uses less, but needs a compiler, the loopback and a topic of its own.
+It uses only Kafka's protocol, so it works with any Kafka broker, with TLS and logins. Requests are encoded once.
+Because of the GIL all threads share one CPU core, so a report must say how much of that core they used. The C generator
+(tools/load) uses less CPU time, but needs a compiler, the loopback and its own topic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ConnectTo = Callable[[int], Client]
 
 @dataclass
 class LoadTotals:
-    """Answered requests of one connection, or of all. `size` counts the bytes of record batches."""
+    """Totals of the answered requests of one connection or of all. `size` counts the bytes of record batches."""
 
     requests: int = 0
     records: int = 0
@@ -69,7 +69,7 @@ class LoadTotals:
 
 
 class LoadConnection(Protocol):
-    """One connection of a load, which a thread of its own runs."""
+    """One connection of a load. It has its own thread, which calls `step` repeatedly."""
 
     totals: LoadTotals
 
@@ -80,7 +80,7 @@ class LoadConnection(Protocol):
 
 
 class Pace:
-    """Times at which the requests of one connection are due, so that all connections together keep a rate."""
+    """The due times of one connection's requests, so that all connections together send at a constant rate."""
 
     def __init__(self, requests_per_s: float, index: int, connections: int) -> None:
         self._interval_ns = connections * _NS_PER_S / requests_per_s
@@ -91,9 +91,9 @@ class Pace:
     def wait(self, stop: threading.Event) -> int | None:
         """Wait until the next request is due. Return the time from which its latency counts, or None after a stop.
 
-        If the request was due earlier, because the last response was late, that is its due time: a slow broker is
-        charged for the requests that it delayed. Otherwise it is the present time, so that a late timer of ours is
-        not charged to the broker.
+        If the request was due earlier, because the last response was late, return its due time, so that its latency
+        includes the delay that a slow broker has caused. Otherwise return the present time, so that the latency does
+        not include a late wake-up of this thread.
         """
         now_ns = time.perf_counter_ns()
         if not self._start_ns:
@@ -108,7 +108,7 @@ class Pace:
 
 
 class RecordShape(NamedTuple):
-    """The records of a load: the size of a value, the number of different keys (0: no keys), the codec of a batch."""
+    """The records of a load: size of a value, number of different keys (0: no keys), and codec of a batch."""
 
     value_bytes: int
     keys: int = 0
@@ -117,8 +117,8 @@ class RecordShape(NamedTuple):
     def make_batch(self, count: int) -> bytes:
         """Return a batch of `count` records.
 
-        Equal values would compress to nothing. So compressed batches have values of random hexadecimal digits, which
-        compress to about a half.
+        Equal values would compress to almost nothing. Compressed batches therefore have values of random hexadecimal
+        digits, which compress to about half their size.
         """
         if not self.keys and not self.codec:
             return equal_records(count, b"x" * self.value_bytes)
@@ -140,8 +140,8 @@ class RecordShape(NamedTuple):
 class ProduceConnection:
     """Appends batches to its partitions in turn.
 
-    records_left: number of records to produce, or None for no limit. pace: None for the next request as soon as the
-    last one is answered.
+    records_left: number of records to produce, or None for no limit. pace: due times of requests, or None to send the
+    next request as soon as the last one is answered.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class ProduceConnection:
         self._left = records_left
         self._pace = pace
         self._clients = {number: connect(number) for number in partitions}
-        # Requests by partition and number of records. The last request of a limited load can be smaller.
+        # Encoded requests by (partition, number of records). The last request of a limited load can have fewer records.
         self._requests: dict[tuple[int, int], tuple[FixedRequest, int]] = {}
         self._turn = 0
 
@@ -211,7 +211,7 @@ class ProduceConnection:
 
 
 class ConsumeConnection:
-    """Fetches its partitions in turn, from their start to the end that they had at first, and then again.
+    """Fetches its partitions in turn, from the start to the end that each had when the load began, and then again.
 
     spans: first offset and end of each partition. records_left: None for no limit.
     """
@@ -282,7 +282,7 @@ class LoadRun:
         self._errors: list[BaseException] = []
         self._left = len(connections)
         self._changed = threading.Condition()
-        # Daemons, so that a connection that waits for a hung broker cannot keep the program from ending.
+        # Daemon threads, so that a connection that waits for a hung broker does not keep the program from ending.
         self._threads = [
             threading.Thread(target=self._run, args=(each,), daemon=True) for each in connections
         ]

@@ -1,7 +1,7 @@
 """Percentiles of measured times, in bounded memory.
 
-Times are counted in buckets, as HdrHistogram does it: a bucket is at most 1/128 of its values wide. The broker's own
-histograms (broker/metrics/histogram.py) have wider buckets, because they lie in shared memory.
+Times are counted in buckets as in HdrHistogram: the width of a bucket is at most 1/128 of its values. The broker's own
+histograms (broker/metrics/histogram.py) have wider buckets to save shared memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Percentiles:
-    """Counts of times in ns. One thread adds; others may merge it into a copy of their own meanwhile."""
+    """Counts of times in ns. Only one thread calls `add`.
+
+    Other threads may merge this object into their own Percentiles at the same time.
+    """
 
     __slots__ = ("_buckets", "_total_ns", "count", "largest_ns", "smallest_ns")
 
     def __init__(self) -> None:
-        # Bucket -> count. A bucket is the number of dropped low bits, and then the 8 bits that were kept.
+        # Bucket -> count. A bucket's number is composed of the number of low bits dropped from a time and its 8 highest
+        # bits.
         self._buckets: dict[int, int] = {}
         self._total_ns = 0
         self.count = 0
@@ -44,7 +48,8 @@ class Percentiles:
         self.smallest_ns = min(self.smallest_ns, other.smallest_ns) if self.count else other.smallest_ns
         self.largest_ns = max(self.largest_ns, other.largest_ns)
         self._total_ns += other._total_ns
-        # Copy first: the thread that adds can insert a bucket meanwhile. Count the copy, so that the sum is right.
+        # Copy the dict first, because the other object's thread can insert a bucket at any time. Count from the copy,
+        # so that the total fits.
         for bucket, count in other._buckets.copy().items():
             self._buckets[bucket] = self._buckets.get(bucket, 0) + count
             self.count += count
@@ -54,7 +59,7 @@ class Percentiles:
         return self._total_ns / self.count if self.count else 0.0
 
     def quantile_ns(self, share: float) -> int:
-        """Return a time that `share` (0 to 1) of all times do not exceed, at most 1 % too long, or 0."""
+        """Return the time in ns that `share` (0 to 1) of the times do not exceed, at most 1 % too long, or 0."""
         left = max(1, math.ceil(share * self.count))
         for bucket in sorted(self._buckets):
             left -= self._buckets[bucket]

@@ -31,7 +31,7 @@ _PRODUCE_BEFORE_KIP_890: Final = 11
 
 
 class FixedRequest:
-    """One request on one connection. Each sending changes only its correlation id."""
+    """One request on one connection. Each send changes only the correlation id in the encoded frame."""
 
     def __init__(self, client: Client, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> None:
         self._client = client
@@ -81,7 +81,8 @@ def produce_request(
         "timeout": _PRODUCE_TIMEOUT_MS,
         "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
     }
-    # From version 12 on a Produce adds its partition to the transaction (KIP-890), and each commit raises the epoch.
+    # Transactions use a version below 12, because from v12 on a Produce adds its partition to the transaction
+    # (KIP-890), and each commit raises the producer epoch.
     newest = _PRODUCE_BEFORE_KIP_890 if transactional_id is not None else None
     return FixedRequest(client, ApiKey.PRODUCE, client.negotiate(ApiKey.PRODUCE, newest=newest), fields)
 
@@ -120,7 +121,7 @@ def _why(code: int) -> str:
 def count_records(batches: bytes, offset: int) -> tuple[int, int]:
     """Return the number of records in the whole batches of a Fetch, and the offset after the last one.
 
-    offset: returned if there is no whole batch. Raises ClientError for batches from before Kafka 0.11.
+    offset: the offset to return if there is no whole batch. Raises ClientError for batches from before Kafka 0.11.
     """
     count, position, size = 0, 0, len(batches)
     unpack = HEADER.unpack_from
@@ -129,7 +130,7 @@ def count_records(batches: bytes, offset: int) -> tuple[int, int]:
             raise ClientError(f"offset {offset}: a batch in a format from before Kafka 0.11")
         header = unpack(batches, position)
         following = position + LOG_OVERHEAD_BYTES + header[BATCH_LENGTH]
-        # A response can end with a part of a batch, which the next Fetch returns whole.
+        # A Fetch response can end with an incomplete batch, which the next Fetch returns whole. Do not count it.
         if not position < following <= size:
             break
         count += header[RECORD_COUNT]

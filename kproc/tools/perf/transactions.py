@@ -29,7 +29,7 @@ _CRC: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhi")  # Producer id, epoch and sequence in the header of a batch.
 _PRODUCER_AT: Final = 43
 _ALL: Final = -1
-# The coordinator is being created or loaded, or it still writes the markers of the last transaction.
+# Retriable errors: the coordinator is being created or loaded, or still writes the markers of the last transaction.
 _RETRIABLE: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -50,7 +50,7 @@ def find_coordinator(client: Client, transactional_id: str) -> tuple[str, int]:
 def _request(
     client: Client, api_key: ApiKey, fields: Mapping[str, Any], code_of: Callable[[dict[str, Any]], int]
 ) -> dict[str, Any]:
-    """Send a request in version 3 at most, and retry it for up to 30 s. Return the response. Raises ClientError."""
+    """Send a request in version 3 or lower and return the response. Retry it for up to 30 s. Raises ClientError."""
     end_s = time.monotonic() + _RETRY_TIMEOUT_S
     while True:
         answer = client.call_latest(api_key, fields, newest=3)
@@ -79,7 +79,7 @@ class TransactionSeries:
         return bool(self._partitions)
 
     def add(self, topic: str, partition: int) -> None:
-        """Add a partition to the transaction, which opens it, unless it has the partition already."""
+        """Add a partition to the transaction unless it is already in it. The first partition opens the transaction."""
         if partition in self._partitions:
             return
         fields = {
@@ -92,7 +92,7 @@ class TransactionSeries:
         self._partitions.add(partition)
 
     def stamp(self, batch: bytearray, partition: int, count: int) -> None:
-        """Make a batch of `count` records one of this producer, with the partition's next sequence numbers."""
+        """Write producer id, epoch and the partition's next sequence number into a batch of `count` records."""
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = (sequence + count) & _SEQUENCE_MASK
         batch[ATTRIBUTES_AT] |= TRANSACTIONAL
@@ -112,7 +112,7 @@ class TransactionSeries:
         _request(self._coordinator, ApiKey.END_TXN, fields, lambda answer: answer["error_code"])
 
     def close(self) -> None:
-        """Abort an open transaction, so that no consumer waits for its timeout, and close the connection."""
+        """Abort an open transaction, so that no read_committed consumer waits for its timeout. Close the connection."""
         if self.is_open:
             with suppress(ClientError):
                 self.finish(commit=False)
@@ -128,8 +128,8 @@ def _code_of_partition(answer: dict[str, Any]) -> int:
 class TransactionConnection:
     """Produces transactions of `records` records in batches to its partitions in turn. Totals count committed records.
 
-    records_left: number of records to produce, or None for no limit. pace: times at which transactions are due, or
-    None for the next one as soon as the last one is committed.
+    records_left: number of records to produce, or None for no limit. pace: times at which transactions are due, or None
+    to start the next one as soon as the last one is committed.
     """
 
     def __init__(

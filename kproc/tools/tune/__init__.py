@@ -1,1 +1,1 @@
-"""Process counts for a machine: what was measured, what follows from it, and which settings of the host matter."""
+"""Finds the best numbers of processes for a machine by measurements, and checks settings of the host."""

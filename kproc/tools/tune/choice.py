@@ -1,9 +1,9 @@
 """Choose the layouts to measure on a machine, and the one to propose from the measurements.
 
 Two layouts differ if their means of log throughput differ by more than twice the standard error of a difference, and by
-at least 3 %, because less is not worth a process. The noise is estimated from the runs: it is the residual after each
-layout's mean and each round's mean are subtracted. The proposal is the layout with the fewest processes among those
-that do not differ from the best.
+at least 3 %, because a smaller gain does not justify another process. The noise is estimated from the runs: it is the
+residual after each layout's mean and each round's mean are subtracted. The proposal is the layout with the fewest
+processes among those that do not differ from the best.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kproc.tools.tune.measure import PROCESS, ProcessCounts, Sample, bottleneck, middle
 
-# The smallest difference in throughput that counts, even if the noise is lower.
+# The smallest relative difference in throughput that counts, even if the measured noise is lower.
 WORTHWHILE: Final = 0.03
 NOISY: Final = 0.10
 ERRORS: Final = 2.0
@@ -44,9 +44,9 @@ def candidates(cpus: float) -> list[ProcessCounts]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Summary of a layout's runs, with medians.
+    """Summary of a layout's runs: the median of each value, and the bottleneck of the run with the median throughput.
 
-    ratio: throughput relative to the best layout. is_as_good: True if the difference to the best can be noise.
+    ratio: throughput relative to the best layout. is_as_good: True if the difference to the best layout can be noise.
     """
 
     layout: ProcessCounts
@@ -70,7 +70,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The proposed layout, with the evidence. Differences below the share `margin` count as noise."""
+    """The proposed layout, with the measurements behind it. Relative differences below `margin` count as noise."""
 
     layout: ProcessCounts
     margin: float
@@ -108,8 +108,8 @@ def choose(samples: Sequence[Sample]) -> Proposal:
     ratios = {layout: math.exp(mean - best) for layout, mean in means.items()}
     equal = {layout for layout, ratio in ratios.items() if ratio >= 1 - margin}
     processes = [layout for layout in layouts if layout.transport == PROCESS]
-    # Of layouts that are equally fast, prefer processes, because a fault of one role then ends only that role, and few
-    # of them, because each takes memory.
+    # Among equally fast layouts prefer the process transport, because a fault of one role then ends only that role, and
+    # then fewer processes, because each takes memory.
     chosen = min(equal, key=lambda each: (each.transport != PROCESS, each.processes, each))
     standings = [_standing(layout, good, ratios[layout], layout in equal) for layout in layouts]
     standings += _failures(samples, layouts)
@@ -119,7 +119,7 @@ def choose(samples: Sequence[Sample]) -> Proposal:
 
 
 def _margin(good: Sequence[Sample]) -> float:
-    """Return twice the standard error of the difference of two layouts, as a share.
+    """Return twice the standard error of the difference between two layouts, relative to the throughput.
 
     It is at least 3 %, and 20 % with a single round, which has no estimate of noise.
     """
@@ -132,7 +132,8 @@ def _margin(good: Sequence[Sample]) -> float:
     by_round = {each: _mean(v for (_, number), v in values.items() if number == each) for each in rounds}
     left = [v - by_layout[layout] - by_round[number] + whole for (layout, number), v in values.items()]
     freedom = max(1, (len(layouts) - 1) * (len(rounds) - 1))
-    # What layout and round do not explain is noise: the residuals of an analysis of variance with two factors.
+    # The noise is the part of a result that layout and round do not explain: the residuals of a two-way analysis of
+    # variance.
     deviation = math.sqrt(sum(each**2 for each in left) / freedom)
     return max(WORTHWHILE, ERRORS * deviation * math.sqrt(2 / len(rounds)))
 
@@ -144,7 +145,7 @@ def _mean(values: Any) -> float:
 
 def _standing(layout: ProcessCounts, good: Sequence[Sample], ratio: float, is_as_good: bool) -> Standing:
     mine = [sample for sample in good if sample.layout == layout]
-    # The run with the median throughput stands for the others. A mean of bottlenecks means nothing.
+    # Take the bottleneck from the run with the median throughput, because bottlenecks cannot be averaged.
     typical = sorted(mine, key=lambda each: each.throughput)[len(mine) // 2]
     return Standing(
         layout=layout,

@@ -2,7 +2,7 @@
 
 It supports both formats of `kproc serve --config`: Kafka's server.properties, and TOML with dotted, quoted or nested
 keys. It replaces the value in a line that sets one of the names, and adds lines for the other names. Then it parses the
-new text. If other settings would change, it changes nothing.
+new text. If other settings would change, it raises ConfigError and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import ConfigError
 
 _COMMENT: Final = "# by kproc tune"
-# Groups: the key, the equals sign with its blanks, the value, and the rest with a comment.
+# A line `key = value # comment`. Groups: key, equals sign with its blanks, value, and the rest with any comment.
 _TOML_LINE: Final = re.compile(
     r"""(?P<key>\s*(?:"[^"]*"|'[^']*'|[\w.\- "'])+?)(?P<eq>\s*=\s*)"""
     r"""(?P<value>"(?:\\.|[^"\\])*"|'[^']*'|[^\s#"'\[{]+)(?P<rest>\s*(?:\#.*)?)"""
@@ -140,8 +140,8 @@ def _edit_toml(text: str, settings: Mapping[str, str]) -> str:
     if not missing:
         return "".join(lines)
     end = _newline(text)
-    # Insert above the first table, because a line below its header would belong to it. Comments directly above the
-    # header stay with the table.
+    # Insert new lines above the first table, because lines below its header would belong to the table. Comments
+    # directly above the header stay there.
     place = first_table
     while place > 0 and first_table < len(lines) and lines[place - 1].lstrip().startswith(("#", "\n", "\r")):
         place -= 1

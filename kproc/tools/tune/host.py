@@ -1,4 +1,7 @@
-"""The host as `kproc tune list` sees it: files of the kernel, limits, the interpreter, mounts. Tests replace it."""
+"""The host as `kproc tune list` reads it: files of the kernel, limits, the interpreter, mounts.
+
+Tests use a directory instead.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ class Host:
         `names` are the file's names in cgroup versions 2 and 1.
         """
         found = []
-        # A line is HIERARCHY:CONTROLLERS:PATH. That of cgroup version 2 has hierarchy 0 and no controllers.
+        # cgroups(7): a line is HIERARCHY:CONTROLLERS:PATH. The line of cgroup version 2 has hierarchy 0 and no
+        # controllers.
         for line in (self.text("proc/self/cgroup") or "").splitlines():
             hierarchy, _, rest = line.partition(":")
             controllers, _, group = rest.partition(":")
@@ -73,7 +77,7 @@ class Host:
             else:
                 continue
             parts = Path(group.lstrip("/")).parts
-            # A limit of any parent group holds for its children, too, so read all of them up to the root.
+            # A limit of a parent cgroup also applies to its children, so read the files of all cgroups up to the root.
             for depth in range(len(parts), -1, -1):
                 for name in names:
                     text = self.text(str(mount.joinpath(*parts[:depth], name)))
@@ -83,13 +87,13 @@ class Host:
 
 
 def _probe_memfd() -> str | None:
-    """Create a memfd as for a ring. Return None, or the reason why it fails."""
+    """Create and fill a memfd as for a ring. Return the reason if that fails, else None."""
     try:
         fd = os.memfd_create("kproc-tune", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         return f"refused: {error.strerror}"
     try:
-        # memfd_create alone needs no memory. Only the allocation shows a limit of the memory group.
+        # memfd_create allocates no memory, so allocate pages to see if the cgroup's memory limit allows it.
         os.posix_fallocate(fd, 0, _MEMFD_PROBE_BYTES)
     except OSError as error:
         return f"no room: {error.strerror}"
@@ -107,14 +111,14 @@ class Mount(NamedTuple):
 
 
 def mount_of(host: Host, directory: Path) -> Mount | None:
-    """Return the mount that contains `directory`: the longest path, and of several on one path the last one."""
+    """Return the mount that contains `directory`: the one with the longest path, and of equal paths the last one."""
     found: Mount | None = None
     for line in (host.text("proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, kinds = left.split(), right.split()
         if len(fields) < 6 or len(kinds) < 3:
             continue
-        # proc(5): mountinfo escapes blanks as \040.
+        # proc(5): mountinfo escapes blanks in paths as \040, in octal.
         point = fields[4].encode().decode("unicode_escape")
         if Path(point) == directory or Path(point) in directory.parents:
             options = frozenset(fields[5].split(",")) | frozenset(kinds[2].split(","))

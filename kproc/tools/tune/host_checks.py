@@ -102,7 +102,7 @@ def _huge_pages(path: str) -> Callable[[Host], CheckedValue]:
         text = host.text(path)
         if text is None:
             return CheckedValue("no such thing in this kernel", CheckResult.OK)
-        # The file has the chosen one in brackets, as in: always [madvise] never.
+        # The kernel's file marks the chosen mode by brackets, as in: always [madvise] never.
         chosen = text.partition("[")[2].partition("]")[0]
         return _judge(chosen, chosen not in ("always", "force")) if chosen else _NOT_SHOWN
 
@@ -125,7 +125,7 @@ def _swappiness(host: Host) -> CheckedValue:
 def _dirty(kind: str, is_wanted: Callable[[int], bool]) -> Callable[[Host], CheckedValue]:
     def read(host: Host) -> CheckedValue:
         share = host.number(f"proc/sys/vm/{kind}_ratio")
-        # Linux uses only the one of the two that was set last. The other one is 0 then.
+        # Linux uses either vm.dirty_*bytes or vm.dirty_*ratio, whichever was set last. The other one reads as 0.
         count = host.number(f"proc/sys/vm/{kind}_bytes")
         if count:
             return CheckedValue(f"{count // _MIB} MiB by {kind}_bytes", CheckResult.OK)
@@ -150,8 +150,8 @@ def _page_reporting(host: Host) -> CheckedValue:
     order = host.number("sys/module/page_reporting/parameters/page_reporting_order")
     if order is None:
         return CheckedValue("no such thing in this kernel", CheckResult.OK)
-    # The kernel reports free pages from this order on. The largest order is 10, so a greater value disables reporting.
-    # Without a balloon device the value is -1.
+    # page_reporting_order: the kernel reports free pages of this order and above to the hypervisor. The largest order
+    # is 10, so a greater value disables reporting. Without a balloon device the value is -1.
     return _judge("off" if not 0 <= order <= 10 else f"on, from order {order}", not 0 <= order <= 10)
 
 
@@ -182,7 +182,7 @@ def _limit(
 ) -> Callable[[Host], CheckedValue]:
     def read(host: Host) -> CheckedValue:
         limits = [int(text) for text in host.cgroup(controller, *names) if text.isdecimal()]
-        # In cgroup version 1 "no limit" is a number close to 2**63.
+        # In cgroup version 1 a number close to 2**63 means that there is no limit.
         real = [limit for limit in limits if limit < 1 << 62]
         if not real:
             return CheckedValue("no limit", CheckResult.OK)
@@ -195,7 +195,8 @@ def _python(host: Host) -> CheckedValue:
     version, configured, prefix, is_debug = host.python
     if is_debug:
         return CheckedValue(f"{version}, a debug build", CheckResult.CHANGE)
-    # Distributions optimise by profiles in their own build scripts. Debian's CONFIG_ARGS do not show that.
+    # Accept a distribution's Python: distributions enable profile-guided optimisation in their build scripts, which
+    # CONFIG_ARGS does not show on Debian.
     if prefix == "/usr":
         return CheckedValue(f"{version}, of the distribution", CheckResult.OK)
     if configured is None:
@@ -234,7 +235,8 @@ def _mount_options(host: Host) -> CheckedValue:
 def _free_space(host: Host) -> CheckedValue:
     directory = host.data.absolute()
     while not directory.exists() and directory != directory.parent:
-        # The broker's first start creates the directory. Its parent is on the same file system.
+        # Before the broker's first start the data directory does not exist. Use its parent, which is on the same file
+        # system.
         directory = directory.parent
     try:
         free = host.free_bytes(directory)

@@ -2,9 +2,9 @@
 
     U = X * D      busy roles (of one kind) = requests per second * seconds of a role's time per request
 
-So D = U / X, and `count` roles of a kind can handle at most count / D requests per second. D holds for the present mix
-of requests only. Time in which a role was neither asleep nor on a CPU is reported separately. It waited for a CPU or
-the disk then, and more processes do not help if the CPUs are the limit.
+So D = U / X, and `count` roles of a kind can handle at most count / D requests per second. D is valid only for the
+present mix of requests. Time in which a role was neither asleep nor on a CPU is reported separately: the role waited
+for a CPU or the disk, and more processes do not help if the CPUs are the limit.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ROLES: Final = ("processor", "handler")
 
 
 class TooQuiet(RuntimeError):
-    """There were too few requests between the two readings to estimate their cost, or the broker is one process."""
+    """There were too few requests between the two readings to estimate their cost, or all roles share one process."""
 
 
 @dataclass(frozen=True)
 class RoleUse:
-    """Utilisation of one kind of role."""
+    """Utilisation of one kind of role, such as Handlers, between the two readings."""
 
     role: str
     count: int
@@ -122,11 +122,12 @@ def _use(
     busy = on_cpu = 0.0
     for key, row in rows.items():
         if key not in earlier:
-            # The role started between the readings, so its share is not known.
+            # Skip a role that was started between the two readings, because its busy time is unknown.
             continue
         now, then = row["counters"], earlier[key]["counters"]
         share = busy_between(then, now)
-        # A role without a heartbeat between the readings was in one duty cycle all the time, so it was busy.
+        # A role that stored no heartbeat between the readings was in one duty cycle the whole time, so count it as
+        # busy.
         busy += 1.0 if share is None else share
         passed = (now["heartbeat_ns"] - then["heartbeat_ns"]) / 1e9 or seconds
         on_cpu += max(0.0, row["cpu_seconds"] - earlier[key]["cpu_seconds"]) / passed

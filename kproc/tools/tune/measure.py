@@ -4,7 +4,8 @@
         new broker in a temporary directory -> warm-up -> load for some seconds -> stop
 
 Layouts are interleaved, so that slow phases of the machine affect all of them. Each run has a new broker, so that no
-run inherits page cache or topics. The generator shares the CPUs with the broker, so every sample contains its CPU use.
+run profits from the page cache or topics of another one. The generator shares the CPUs with the broker, so every sample
+contains its CPU use.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PROCESS: Final = "process"
 WARMUP_SECONDS: Final = 0.5
 OTHERS_MAX: Final = 0.3
 BULK_BATCH_BYTES: Final = 990_000
-# The topic must stay in the page cache, also on a small machine.
+# Bytes of the topic to fetch, so few that it stays in the page cache even on a small machine.
 FETCH_FILL_BYTES: Final = 128 << 20
 _TOPIC_CONFIG: Final = "file.delete.delay.ms=500"
 
@@ -39,7 +40,10 @@ class CannotMeasure(RuntimeError):
 
 @dataclass(frozen=True, order=True)
 class ProcessCounts:
-    """Numbers of Processors and Handlers of a broker. Transports `thread` and `inline` have one process in any case."""
+    """Numbers of Processors and Handlers of a broker.
+
+    The transports `thread` and `inline` have one process for all of them.
+    """
 
     processors: int = 1
     handlers: int = 1
@@ -109,7 +113,7 @@ WORKLOADS: Final = {
 class RunOptions:
     """Options of one run: its round, the duration of its load, and the load's connections and partitions.
 
-    connections: instead of the workload's own number. partitions: of each topic.
+    connections: number to use instead of the workload's own. partitions: number of each topic.
     """
 
     number: int = 1
@@ -120,7 +124,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """Result of one run. A failed run has the reason in `failed` and no figures. It is shown and never discarded."""
+    """Result of one run. A failed run has the reason in `failed` and no measured values. It is shown, too."""
 
     layout: ProcessCounts
     round: int
@@ -149,7 +153,7 @@ class Sample:
 
 
 def require_generator() -> None:
-    """Compile the load generator now. Raise CannotMeasure without a compiler, before any broker starts."""
+    """Compile the load generator before any broker is started. Raise CannotMeasure if there is no compiler."""
     try:
         build()
     except (CompilerMissing, RuntimeError) as problem:
@@ -266,7 +270,7 @@ def _run_loads(
 def _sample(
     empty: Sample, loads: Sequence[Load], results: Sequence[Result], roles: Mapping[int, str]
 ) -> Sample:
-    # Loads that run together measure the same broker, so take its CPU time from the first one only.
+    # Loads that run together measure the CPU time of the same broker, so count it from the first load only.
     first = results[0]
     by_role: dict[str, float] = {}
     for pid, used in first["broker_cpu_by_pid"].items():
@@ -310,7 +314,7 @@ def run_rounds(
 
 
 def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
-    """Return the CPU seconds of all programs on this machine, with stolen time, or 0 if /proc/stat is not readable."""
+    """Return the CPU seconds of all programs on this machine and stolen time. 0 if /proc/stat is not readable."""
     try:
         fields = stat.read_text(encoding="ascii").splitlines()[0].split()
     except (OSError, IndexError):
@@ -321,7 +325,7 @@ def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
 
 
 def bottleneck(sample: Sample) -> str:
-    """Return what limited the throughput: other programs, all CPUs, the generator, a role, or "none"."""
+    """Return the limit of a run's throughput as text: other programs, all CPUs, the generator, a role, or "none"."""
     if sample.failed or not sample.seconds:
         return "failed"
     generator = sample.generator_cpu_s / sample.seconds
