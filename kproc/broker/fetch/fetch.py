@@ -50,7 +50,7 @@ _NOT_READ: Final = (
 
 @api(ApiKey.FETCH, versions=(4, 18))
 def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
-    """Respond at once if min.bytes are available, a partition has an error, or max.wait.ms is 0. Otherwise park it."""
+    """Respond if min.bytes are available, a partition has an error, or max.wait.ms is 0. Else park the request."""
     services = context.services
     cache = services.owner.session_cache
     now_ns = services.clock.now_ns()
@@ -90,8 +90,8 @@ class ClientFetch:
     Case D: there are no records, and a log is still being opened or transferred from another Handler: wait for the log,
     even beyond max.wait.ms. Kafka opens logs before clients can see their topic, so its clients never meet this.
 
-    `reads` has the reads of other owners and errors, by position in `targets`. Those of our own partitions are in a
-    DelayedFetch, which also waits for the deadline. A change of an owner replaces both.
+    `reads` has the reads of other owners and errors, by position in `targets`. The reads of this Handler's partitions
+    are in a DelayedFetch, which also waits for the deadline. A change of an owner replaces both.
     """
 
     __slots__ = (

@@ -69,8 +69,8 @@ class RemoteReads:
     """Reads of one Fetch at other owners. When an owner changes, the Fetch replaces this object by a new one.
 
     This is not an OwnersRequest (owners.py) for two reasons. An owner is called again until the Fetch has enough. And a
-    change of one owner repeats all reads, because a partition may be ours from then on, and our own are read in the
-    order of the request within one limit.
+    change of one owner repeats all reads, because this Handler may own a partition from then on, and reads its own
+    partitions in the order of the request within one limit.
     """
 
     __slots__ = ("_expired", "_fetch", "_is_ended", "_parts", "_replies_due", "_services", "_watches")

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
     from kproc.broker.group.coordinator import Group, GroupCoordinator
 
-# Limits of one coordinator. A client whose member id was discarded joins again.
+# Limits of one coordinator: groups without a record, and member ids that no client has used yet. A client whose member
+# id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
 # The name of the coordinator's deadline at which the next responses are sent. Other deadlines are named by group ids. A

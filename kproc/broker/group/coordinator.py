@@ -177,7 +177,8 @@ class GroupCoordinator:
             if request.member_id:
                 reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
-            # An empty group has no protocol, so the first member decides.
+            # An empty group may change its protocol. Delete the consumer or streams group, so that this member creates
+            # a classic one.
             self._removal.remove([], log_error, also=[group_id])
             self._log.flush()
         self._classic.join(group_id, request, reply)
@@ -464,7 +465,7 @@ class GroupCoordinator:
     def abandon(self) -> None:
         """Resign without appending the queued writes, because an exception left the state half changed."""
         self._classic.is_over = True
-        # From now on no timer and no request finds a group.
+        # Empty the dictionary, so that no timer and no request finds a group from now on.
         groups = dict(self._groups)
         self._groups.clear()
         for name in (RESPONSES, _STEPS):

@@ -79,7 +79,7 @@ class GroupLoading:
     def build_groups(self, topics: KnownTopics) -> Work:
         """Build the groups from the replayed records, in steps.
 
-        This comes after the whole log, because every record replaces the one of its key before.
+        Called after the replay of the whole log, because a record replaces the earlier ones with the same key.
         """
         yield from self._classic.restore_replayed()
         for state in self._consumers.pop_replayed():
@@ -93,7 +93,7 @@ class GroupLoading:
             yield _BUILD_COST + _MEMBER_COST * len(streams_state.members)
         count = 0
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
-        # itself. The sweep finds them by their group.
+        # itself. Create a group for them, by which the sweep finds them when they expire.
         for group_id in self._offsets.group_ids():
             self._classic.group_of_offsets(group_id)
             count += self._offsets.count_by_name(group_id, topics)

@@ -96,7 +96,7 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
 def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata, NamedPartitions]:
     """Return the subscription of a classic member, and its partitions by topic. Raises as `upgrade_records` does."""
     try:
-        # Before the first rebalance has ended, no protocol is chosen.
+        # Before the first rebalance has ended, no protocol is chosen. Use the one that the member prefers.
         protocol = member.metadata(group.state.protocol_name) or member.protocols[0][1]
         subscription = decode_subscription(protocol)
         assignment = decode_assignment(member.assignment)

@@ -55,7 +55,7 @@ class OffsetRequests:
         code = self._commit_refusal(request)
         if code or not request.offsets:
             if not code and request.group_id not in self._groups:
-                # As in Kafka, the group exists from now on, until the next sweep.
+                # As in Kafka, a commit without offsets creates the group, which exists until the next sweep.
                 self._classic.add_unwritten(request.group_id)
             on_done(code)
             return

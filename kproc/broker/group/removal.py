@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 # Tombstones of offsets that one step writes for one group.
 TOMBSTONES_AT_ONCE: Final = 200
-# Costs in steps, in units of about 1 us: to check a group, per tombstone.
+# Costs of steps, in units of about 1 us: of the check of a group, and of each tombstone.
 _CHECK_COST: Final = 6
 _TOMBSTONE_COST: Final = 12
 _MS_PER_MINUTE: Final = 60_000
@@ -128,7 +128,8 @@ class GroupRemoval:
             while (
                 len(expired := self._expired(group_id, [topic])) == TOMBSTONES_AT_ONCE and expired != before
             ):
-                # The topic may have more. The next step begins when these are removed, or could not be removed.
+                # The topic may have more expired offsets. The next step searches them when these tombstones are in the
+                # log or have failed.
                 self.remove(expired, log_error)
                 before = expired
                 yield STEP_COST
@@ -157,7 +158,7 @@ class GroupRemoval:
         if group is None or not group.can_expire or self._offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
             return []
         expired = self._expired(group_id, self._offsets.of_group(group_id))
-        # An offset of an open transaction does not expire, so its group is not empty of offsets.
+        # Offsets of an open transaction do not expire, so a group that has some is kept.
         is_last = (
             group.is_empty
             and not self._offsets.pending.has_group(group_id)

@@ -123,8 +123,8 @@ class ClientRequests:
         # `_handle`, or the fault injector's function while there are fault rules.
         self._handle_request: Callable[[HandlerRequest, memoryview], Destination | None] = self._handle
         self._file_log: RequestLog | None = None
-        # While this is set, every request uses the general path and logs its response. The monitor, while somebody
-        # watches, or the request log.
+        # The monitor while a `kproc monitor` watches, else the request log if it is on. While this is set, every
+        # request uses the general path and logs its response.
         self.log: RequestLog | RequestMonitor | None = None
         self._make_request = HandlerRequest
         self.rates = services.client_rates
@@ -210,7 +210,7 @@ class ClientRequests:
     def drain(self, client: ProcessorPeer) -> int:
         """Handle a Processor's requests. Return the number of records that were taken.
 
-        It takes none while the Processor has not read our earlier responses. The first batch is small, so that the
+        It takes none while the Processor has not read earlier responses. The first batch is small, so that the
         Processor sends its responses while the next batch is handled. Each further batch is twice as large, because
         under saturation the fixed cost of a batch counts.
         """

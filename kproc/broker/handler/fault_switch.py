@@ -84,8 +84,8 @@ class FaultSwitch:
     def on_processor_death(self, connection_ids: Collection[int]) -> None:
         """Remove the rules of a Processor's connections.
 
-        The Processor has introduced only connections with requests since this Handler's start. A rule can belong to
-        another one, if all Handlers were restarted, or if the connection had just migrated there.
+        This Handler knows only the connections that have sent a request since its start. A rule can belong to another
+        connection of the Processor, if all Handlers were restarted, or if the connection had just migrated there.
         """
         self.release(connection_ids)
         self._release_dead()

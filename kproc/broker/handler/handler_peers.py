@@ -63,7 +63,7 @@ class UnlinkedCalls:
         After a scale-down and scale-up, the metadata can name the new Handler before we learn that its link was
         replaced.
         """
-        # Calls to the controller are lost instead: its successor sends a new snapshot, and the callers retry.
+        # Keep no calls to the controller. They are lost: its successor sends a new snapshot, and the callers retry.
         if peer is not None and peer.id != CONTROLLER and peer.outbox.is_over():
             self._have_left.add(peer.id)
             # Put the unread calls before the calls that wait already, because they were made earlier.

@@ -60,7 +60,7 @@ class ParkedBytes:
 
 
 class HeldConnection:
-    """The records that one connection sent after a large request, or while it waits for its next turn.
+    """The records that one connection sent after a large request, or while it rests.
 
     Frames in an arena stay there until the Processor recalls them. Records of a ring are copied: up to INFLIGHT_MAX of
     them, of 16 KiB each, which `parked` counts.
@@ -83,7 +83,7 @@ class HeldConnection:
         self.answered_count = 0
         self.parked = parked
         self.parked_bytes = 0  # This connection's share of `parked`.
-        # Writable, because the log writes offsets into batches.
+        # The parked records, as kind and bytes. Writable, because the log writes offsets into batches.
         self.records: list[tuple[int, bytearray]] = []
         self.copied_bytes = 0  # Bytes of frames that were copied because the Processor recalled their blocks.
         self.misses = 0
@@ -174,7 +174,7 @@ class HeldConnections:
     )
 
     def __init__(self, services: Services, refuse: Callable[[HandlerRequest, str], None]) -> None:
-        """Create the parts. `refuse` rejects a large request that turns out to be malformed."""
+        """Create the empty queues. `refuse` rejects a large request that turns out to be malformed."""
         self._services = services
         self.divided = DividedRequests(services.containment, refuse, self._on_end)
         # The connection that each divided request holds.

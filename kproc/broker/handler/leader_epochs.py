@@ -34,7 +34,7 @@ class _Raise(NamedTuple):
 
 
 class LeaderEpochRaises:
-    """The raises that one Handler has requested and that the metadata do not have yet."""
+    """The raises of leader epochs that one Handler has requested and that the metadata do not have yet."""
 
     def __init__(self, image: Callable[[], ClusterImage], ask_controller: AskController) -> None:
         self._image = image

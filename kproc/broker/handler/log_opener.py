@@ -66,13 +66,14 @@ class LogOpener:
         try:
             return self._load(directory, topic, partition, row)
         except EndsBelowStart as problem:
-            # A power loss took records that no sync had confirmed and that a DeleteRecords had deleted. The directory
-            # is kept, because recovery never removes records. The rename is synced, because another power loss would
-            # bring the old directory back.
+            # The log ends below its start: a power loss took records that no sync had confirmed and that a
+            # DeleteRecords had deleted. Keep the directory under another name, because recovery never removes records.
+            # Sync the rename, because another power loss would bring the old directory back.
             set_aside(self._fs, directory, str(problem))
             sync_directory(self._fs, self._directory)
         except OtherTopic as problem:
-            # The files come from another broker, or they or the metadata were restored from an older copy.
+            # The directory has another topic id: its files come from another broker, or the files or the metadata were
+            # restored from an older copy.
             if problem.topic_id in self._image().unfinished_deletions:
                 logger.warning("removing %s: its topic was deleted", directory)
                 rename_for_deletion(self._fs, directory)

@@ -38,7 +38,8 @@ class _Moving:
         self.origin = origin
         self.kept_answers = KeptAnswers()
         self.kept = ClientPeer(self.kept_answers)
-        # 0: the old Processor has neither reported nor died, so the time has not started.
+        # The time in ns until which the responses are kept. 0: not limited yet, because the old Processor has neither
+        # reported nor died.
         self.expires_ns = 0
 
 

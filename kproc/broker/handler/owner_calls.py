@@ -127,7 +127,7 @@ class OwnerCalls:
     def answer_for_nobody(
         self, call: Call[Any, Any], body: Any, payload: Payload, on_reply: Callable[[Any], None]
     ) -> None:
-        """Reply to a call of ours whose receiver was scaled away before it read the call.
+        """Reply to a call of this Handler whose receiver was scaled away before it read the call.
 
         If the call is for an owner (ForOwner), handle it here. This rejects the parts that are not ours, and the
         operation routes them again by our metadata, which have changed since. Other calls are lost.

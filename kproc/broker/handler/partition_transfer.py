@@ -389,7 +389,8 @@ class PartitionTransfer:
         try:
             self._partitions.import_state(topic, partition, state)
         except (Corrupt, OSError) as error:
-            # This is not fatal. At first use the log is opened from its files, which reports the damage to the client.
+            # Do not fail the Handler. At its first use the log is opened from its files, which reports the damage to
+            # the client.
             logger.error(
                 "cannot open %s-%d from its transferred state: %s", topic.name, partition.index, error
             )
@@ -421,7 +422,7 @@ class PartitionTransfer:
     def close(self) -> None:
         """Open retired partitions again at a stop of the broker, so that this Handler closes their logs cleanly.
 
-        Raises OSError if partitions are still on their way to us. The stop is then not clean.
+        Raises OSError if partitions are still on their way to this Handler. The stop is then not clean.
         """
         for key in list(self._retired):
             self._reopen(key)

@@ -88,8 +88,8 @@ class Partitions:
         # Transactions that were open for too long at the last tick: partition and producer id.
         self.hanging: set[tuple[PartitionKey, int]] = set()
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
-        # Each of these segments has up to 3 open files. Together they use a quarter of the descriptor limit, and at
-        # most 3,000 descriptors.
+        # The sealed segments whose files stay open. Each has up to 3 open files. Together they use a quarter of the
+        # descriptor limit, and at most 3,000 descriptors.
         self._cold = ColdSegments(share_of_descriptors(12, most=1000))
         # Bounds the records of produced batches that are read in one duty cycle.
         self.inspection = InspectionBudget()
@@ -113,7 +113,8 @@ class Partitions:
         if owned is not None:
             if not owned.log.state.is_offline:
                 return owned
-            # A log that a running sync uses must not be closed.
+            # Reject requests if the log cannot be opened again, or not now: a log that a running sync uses must not be
+            # closed.
             if not owned.log.state.can_reopen or owned.log in self.group_commit.syncing:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -224,7 +225,7 @@ class Partitions:
     def _adopt(
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
     ) -> OwnedPartition:
-        """Register a log that was just opened as ours. Request a higher leader epoch if the log has one.
+        """Register a log that this Handler has just opened. Request a higher leader epoch if the log has one.
 
         is_distrusted: a sync of the log has failed at its former owner.
         """
@@ -322,7 +323,7 @@ class Partitions:
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def delete(self, topic: TopicImage) -> None:
-        """Rename our directories of a deleted topic. The cleaner removes them after file.delete.delay.ms."""
+        """Rename this Handler's directories of a deleted topic. The cleaner removes them after file.delete.delay.ms."""
         self.traffic.pop(topic.name, None)
         for partition in topic.partitions:
             key = (topic.name, partition.index)

@@ -97,7 +97,7 @@ class ProduceFastPath:
         # Responses that wait for a sync share no SENDS record, because the sync delivers them one by one.
         waits = acks == -1 and request.services.config.waits_for_sync
         self._shared_template = None if waits else self.template
-        # The rest depends on the length of the record, see `_fit`. -1: no length yet.
+        # The length of ring records for which `_fit` has computed the fields below. -1: none yet.
         self._record_bytes = -1
         self._records_from = self._records_to = 0
         # The bytes of a ring record that must equal the learned ones: listener, flags, length and first fields of the
@@ -199,7 +199,7 @@ class ProduceFastPath:
         if self._version >= _FLEXIBLE:
             tail = _NO_TAGS
             room -= len(tail)
-            # The length field is the records' length + 1, and its own width counts as room, too.
+            # The length field is a varint of the records' length + 1. It takes a part of `room`, too.
             width = _varint_bytes(room - _varint_bytes(room) + 1)
             size = room - width
             encoded = encode_unsigned_varint(max(size, 0) + 1)

@@ -147,7 +147,7 @@ class RequestMonitor:
         watch.lines, watch.lost, watch.fields_bytes = [], 0, 0
         return answer
 
-    # -- in the place of the request log
+    # -- the interface of a request log, which the monitor replaces
 
     def now_ns(self) -> int:
         return self._services.clock.host_ns()
@@ -225,7 +225,7 @@ class RequestMonitor:
 
 @handles(READ_WATCH)
 def handle_read_watch(services: Services, body: WatchBody, on_reply: OnResult[WatchedLines]) -> None:
-    """Send another Handler the lines of our clients' requests."""
+    """Send another Handler the lines of the requests of this Handler's clients."""
     monitor = services.clients.monitor
     on_reply(monitor.read(body.operation) if monitor is not None else WatchedLines())
 

@@ -54,7 +54,7 @@ class Arena:
         self._free_lengths = [self.capacity]
         self._lent: dict[int, int] = {}
         self.lent_bytes = 0
-        # Calls of `free`. While it does not change, a failed allocation would fail again.
+        # Number of calls of `free`. While it does not change, an allocation that has failed would fail again.
         self.free_count = 0
 
     @classmethod

@@ -104,7 +104,8 @@ class Region:
 
         Raise RegionMismatch if the descriptor is not such a region. The caller must then close it.
         """
-        # Check by the descriptor, because a mapped file that can shrink would kill us with SIGBUS.
+        # Check the header through the descriptor before mapping it, because a mapped file that can shrink would kill
+        # this process with SIGBUS.
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             size = os.fstat(fd).st_size
@@ -214,7 +215,7 @@ class Region:
             return self._map is None
         self._is_closed = True
         self._view = self._words = None
-        # Closers first, because they release views that were made from ours.
+        # Call the closers first, because they release views that were made from this region's views.
         while self._closers:
             self._closers.pop()()
         while self._views:

@@ -39,7 +39,8 @@ def log_bytes(directory: Path) -> int:
                     with suppress(OSError):  # Retention deleted it meanwhile, or it cannot be read.
                         total += entry.stat().st_size
     except OSError:
-        # One partition must not hide the sizes of the others. Its owner reports the problem.
+        # Return 0 for a directory that cannot be read, so that the sizes of the other partitions are shown. The owner
+        # of the partition reports the problem.
         return 0
     return total
 
@@ -67,7 +68,7 @@ def log_figures(directory: str) -> LogFileFigures:
                     if found.st_size:
                         total += found.st_size
                         newest_ns = max(newest_ns, found.st_mtime_ns)
-                        # The names are offsets with leading zeros.
+                        # The smallest name is the first segment's, because names are offsets with leading zeros.
                         first = min(first or entry.path, entry.path)
     except OSError:
         return LogFileFigures(0, -1, -1)

@@ -172,7 +172,8 @@ class MetricsResponder:
             scraper = _Scraper(sock, share_key(pack_address(peer[0])), self._clock.now_ns())
             self._scrapers[scraper.fd] = scraper
             self._epoll.register(scraper.fd, select.EPOLLIN)
-            # Most clients have sent their request by now, and their connection ends here.
+            # Read at once: most clients have sent their request by now, and their connection ends before other clients
+            # can fill the table.
             self._advance(scraper)
             if len(self._scrapers) > CONNECTIONS_MAX:
                 self._evict(self._surplus(), "too many connections, and its address has most of them")

@@ -61,8 +61,8 @@ _Figure = tuple[str, str, float | None]
 class Exposition:
     """Renders the metrics in the text format of Prometheus.
 
-    They are those of `kproc status` (`describe`), the histograms of requests, and the text about topics, logs and
-    groups that `more` returns.
+    The metrics are those of `kproc status` (`describe`), the histograms of requests, and the text about topics, logs
+    and groups that `more` returns.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
         if share is not None:
             blocked.add_metric([listener], share)
     yield blocked
-    # Untyped, because Prometheus reserves the end of this name for histograms.
+    # Untyped, because Prometheus reserves names that end in _count for histograms.
     count = Metric(_SOCKETS + "connection_count", "Open connections.", "unknown")
     created = CounterMetricFamily(
         _SOCKETS + "connection_creation", "Connections opened.", labels=["listener"]

@@ -50,7 +50,7 @@ class TopicTraffic:
         self._ask = ask
         self._ask_cleaner = ask_cleaner
         self._is_cleaner_asked = False  # True until the cleaner replies.
-        # True while this collection waits for the cleaner. A cleaner that hangs delays only the first one.
+        # True while this collection waits for the cleaner. A cleaner that hangs delays only the first collection.
         self._waits_for_cleaner = False
         self._cleaner: CleanerActivity | None = None  # None if the cleaner has not replied.
         self._asked: set[int] = set()  # Handlers that have not replied.

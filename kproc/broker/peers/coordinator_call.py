@@ -162,7 +162,7 @@ class ItemOperation(Generic[C, A, R]):
         *,
         asker: OwnersRequest[Any, Any] | HandledCall[Any] | None = None,
     ) -> None:
-        """Let the coordinator of a partition of ours handle an item. `on_outcome` may get an error code.
+        """Let the coordinator of a partition of this Handler handle an item. `on_outcome` may get an error code.
 
         asker: the request or call of the item. If it `is_over`, an item that waited for its coordinator is not handled.
         """

@@ -88,7 +88,7 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
 
 
 def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """Append a marker to a partition of ours."""
+    """Append a marker to a partition of this Handler."""
     name, index = key
     partition = services.image.partition(name, index)
     if partition is None:

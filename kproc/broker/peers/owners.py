@@ -58,7 +58,7 @@ class PartOperation(Protocol[P_contra, A_co]):
     """An operation on parts: finds the owner, handles a part at this Handler, or sends parts to another owner."""
 
     def route(self, part: P_contra) -> int:
-        """Return the index of the part's owner. Without an owner, return ours: `handle` then answers with an error."""
+        """Return the index of the part's owner. Without an owner, return that of this Handler: `handle` then fails."""
 
     def handle(
         self, part: P_contra, on_answer: Callable[[A_co | None], None], request: OwnersRequest[Any, Any]

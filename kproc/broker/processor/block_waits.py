@@ -70,7 +70,10 @@ class BlockWaits:
         self._free_counts = self._memories.free_counts
 
     def _retry(self, connection: Connection, *, may_close: bool) -> bool:
-        """Try to get memory for a frame; with `may_close`, close frames of another address. Return False without it."""
+        """Allocate memory for a frame, with `may_close` also by closing frames of another address.
+
+        Return False if there is no memory for it.
+        """
         memory = self._memories.of(connection)
         if self._resume(connection, memory):
             return True

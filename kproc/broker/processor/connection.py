@@ -235,7 +235,7 @@ class Connection:
     def count_throttle(self, quota: str, duration_ns: int) -> None:
         """Count for how long a quota keeps the connection from being read."""
         times = self.throttled_ns = self.throttled_ns or {}
-        # The latest quota is the last one in the dictionary.
+        # Move the quota to the end of the dictionary, because `describe` expects the latest one there.
         times[quota] = times.pop(quota, 0) + duration_ns
 
     def mute_state(self) -> MuteState:
@@ -290,7 +290,7 @@ class Connection:
                     sent = self.send(part, MSG_MORE if has_room else 0)
                     total += sent
                     if sent < size:
-                        # A view, because copying the rest at each send takes minutes for 100 MB.
+                        # Keep the rest as a view, because copying it at each send takes minutes for 100 MB.
                         parts[at] = memoryview(part)[sent:]
                         break
                 at += 1

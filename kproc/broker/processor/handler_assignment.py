@@ -104,7 +104,7 @@ class HandlerAssignment:
                 self._table.plan_home(connection, self._handlers.least_busy())
 
     def uses(self, peer: AgentId) -> bool:
-        """Return True if a Handler has requests, connections or blocks of ours, or may still get some."""
+        """Return True if a Handler has requests, connections or blocks of this Processor, or may still get some."""
         handler = self._handlers.by_id.get(peer)
         if handler is None:
             return False

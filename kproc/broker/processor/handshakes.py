@@ -244,7 +244,8 @@ class Handshakes:
         try:
             facts = facts_of(certificate)
             ends_ms = int(facts.ends.timestamp() * 1000)
-            # A resumed TLS session brings its old certificate, where resumption cannot be switched off.
+            # A resumed TLS session, where resumption cannot be switched off, brings the certificate of its first
+            # handshake. It may have expired since.
             if ends_ms <= self._clock.wall_ms():
                 self.refused(transport, _EXPIRED)
                 raise OSError(_EXPIRED)

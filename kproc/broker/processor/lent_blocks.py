@@ -38,8 +38,8 @@ class LentBlocks:
 
     def lend(self, connection: Connection, block: Block, handler: HandlerPeer) -> None:
         """Lend a block of the arena, which holds the connection's next request, to a Handler."""
-        # A parked Produce has been appended and mostly waits for a sync: the Handler keeps none of its records. If it
-        # counted, a disk that stalls for seconds would cause honest producers to be closed.
+        # A parked Produce has been appended and mostly waits for a sync: the Handler keeps none of its records. If its
+        # bytes counted, a disk that stalls for seconds would cause honest producers to be closed.
         kept_bytes = 0 if block.view[: len(_PRODUCE)] == _PRODUCE else block.length
         block.memory.hand_out(connection, block)
         self.by_request[connection.id, connection.next_sequence] = (block.offset, handler, kept_bytes)

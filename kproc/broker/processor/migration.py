@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Most connections in the state `asked`: each of them is not read until its Handler has answered.
+# Limit of connections in the state `asked`, because each of them is not read until its Handler has answered.
 _ASKED_MAX: Final = 256
 _RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is no target.
 
@@ -150,7 +150,7 @@ class ConnectionMigration:
         return True
 
     def close(self) -> None:
-        """Close all connections that are still ours, because the Processor ends."""
+        """Close all connections that this Processor still owns, because it ends."""
         for channel in self._by_peer.values():
             for connection in channel.given.values():
                 connection.transport.close()
@@ -439,7 +439,7 @@ class ConnectionMigration:
 
 
 def claim(connection: Connection, kept: list[int]) -> None:
-    """Send MOVE_IN, so that the Handler sends the kept answers of these requests to us."""
+    """Send MOVE_IN, so that the Handler sends the kept answers of these requests to this Processor."""
     assert connection.target.link is not None
     head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
     connection.target.notify(MOVE_IN, head, pack_sequences(kept))

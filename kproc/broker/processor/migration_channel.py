@@ -44,9 +44,11 @@ TAKEN: Final = 5
 REFUSED: Final = 6
 
 _HEAD: Final = struct.Struct("=BQ")
-# Longest state in the message itself; the kernel's buffer of a pair holds ten such messages.
+# Longest state in bytes that a GIVE message contains; STATE transports a longer one. The kernel's buffer of a socket
+# pair has room for ten such messages.
 _STATE_BYTES_MAX: Final = 16 * 1024
-# Most connections that were given and not acknowledged, per pair: that many answers always fit into the pair's buffer.
+# Limit of connections that were given and not acknowledged, per socket pair. The pair's buffer has room for so many
+# acknowledgements.
 WINDOW: Final = 16
 
 

@@ -203,7 +203,7 @@ class Processor(Role):
         self._assignment.drain(peer)
 
     def uses(self, peer: AgentId) -> bool:
-        """Return True if a Handler has requests, connections or blocks of ours, or may still get some."""
+        """Return True if a Handler has requests, connections or blocks of this Processor, or may still get some."""
         return self._assignment.uses(peer)
 
     def attach_migration(self, peer: AgentId, sock: socket.socket) -> None:

@@ -94,7 +94,8 @@ class TimedRequests:
             connection = connections.get(connection_id)
             if connection is not None:
                 ahead = (connection.next_send - sequence - 1) & SEQUENCE_MASK
-                # Its answer still waits for earlier ones (then the difference wraps), or for room in the socket.
+                # Keep a request whose answer still waits for earlier answers (`ahead` then wraps to a large number), or
+                # for room in the socket.
                 if connection.out or ahead > SEQUENCE_MASK >> 1:
                     continue
             del self.leaving[connection_id, sequence]

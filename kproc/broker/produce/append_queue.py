@@ -60,8 +60,8 @@ class AppendQueue:
         self._waits_for_sync = services.config.waits_for_sync
         self.queued: dict[OwnedPartition, QueuedBatches] = {}
         self._inspection = services.owner.partitions.inspection
-        # Copied batches by partition, in order. Those of one flush stay together, because their responses can go to
-        # one Processor in one record. `resume` takes the partitions in turn.
+        # Paused batches by partition, in order, copied out of the rings. The batches of one flush stay together,
+        # because their responses can go to one Processor in one record. `resume` takes the partitions in turn.
         self.paused: dict[OwnedPartition, deque[QueuedBatches]] = {}
         self._paused_bytes = 0
         # Called after an append of batches whose transaction was confirmed (verification.py).

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class ProduceParts(ForOwner):
-    """The partitions of one Produce that the receiver owns, as positions in its body. The payload is the whole body."""
+    """The partitions of one Produce that the receiver owns, as positions in the request. The payload is its body."""
 
     version: int
     parts: list[tuple[int, int]]  # Position of the topic, and of the partition in it.
 
 
 class ReturnedRecords(ForOwner):
-    """Records of one partition that a former owner returned. The payload is the records; their request is not sent."""
+    """Records of one partition that a former owner returned. The payload is the records, without their request."""
 
     version: int
     acks: int

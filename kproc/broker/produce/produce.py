@@ -125,8 +125,8 @@ class RecordRouter:
     def handle(self, context: RequestContext, body: memoryview) -> Destination | None:
         """Handle a client's request. The response is sent at the next flush, or when a sync or another role is done.
 
-        Returns the destination of a one-partition request, from which the fast path learns. Returns None for every
-        other shape, for transactions, and for a request that was rejected or must wait.
+        Returns the destination of a one-partition request, from which the fast path learns. Returns None for several
+        partitions, for transactions, and for a request that was rejected or must wait.
         """
         version = context.api_version
         request = decode_produce(version, body)
@@ -195,7 +195,7 @@ class RecordRouter:
         target: ProduceTarget,
         version: int,
     ) -> OwnedPartition | None:
-        """Queue records for a partition of ours. Return None if they were rejected or wait for their log."""
+        """Queue records for a partition of this Handler. Return None if they were rejected or wait for their log."""
         if records is None or len(records) == 0:
             target.decide(failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
             return None
@@ -266,7 +266,7 @@ class RecordRouter:
     def handle_forwarded(
         self, body: ProduceParts, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
     ) -> None:
-        """Handle another Handler's call for partitions of a Produce that we own."""
+        """Handle another Handler's call with the partitions of a Produce that this Handler owns."""
         version = body.version
         request = decode_produce(version, memoryview(payload))
         pending = ForwardedProduce(

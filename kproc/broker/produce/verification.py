@@ -163,7 +163,7 @@ class TransactionalProduce:
     def enqueue(
         self, owned: OwnedPartition, topic_id: bytes, records: memoryview, target: ProduceTarget, version: int
     ) -> None:
-        """Queue records for a partition of ours, or park them if their transaction must be verified.
+        """Queue records for a partition of this Handler, or park them if their transaction must be verified.
 
         Only for requests with a transactional id. The caller must call `send_requests` after the last partition of the
         request.
@@ -293,7 +293,7 @@ class TransactionalProduce:
 
     def _finish(self, waiting: _ParkedBatches, code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            # No producer has this id. Forget the verification, because a client could fill the memory with random ids.
+            # No producer has this id. Discard the verification, because a client could fill the memory with random ids.
             waiting.owned.log.state.producers.finish_verification(waiting.producer.producer_id)
         if code:
             waiting.reject(code)

@@ -55,8 +55,8 @@ _REMOVE_COST: Final = 6
 class ClassicGroup:
     """One group, owned by the coordinator of its `__consumer_offsets` partition.
 
-    Each `reply` is called exactly once, now or in a later call of any method. It must not call the group. The group's
-    life ends with `resign` or `kill`.
+    Each `reply` is called exactly once, now or in a later call of any method. A reply must not call the group. The
+    group's life ends with `resign`, `kill` or `dissolve`.
     """
 
     group_type: Final = GROUP_TYPE
@@ -95,10 +95,11 @@ class ClassicGroup:
         for member in self.roster.members.values():
             self.state.renew(member, now_ms)
         if len(self.roster) > self.state.environment.config.group_max_size:
-            # group.max.size was lowered. The last members to rejoin are rejected. Until then all may commit.
+            # group.max.size was lowered below the number of members. Rebalance: the last members to rejoin are
+            # rejected. Until then all of them may commit offsets.
             self._rebalance.prepare(now_ms, f"{len(self.roster)} members are more than group.max.size")
 
-    # JoinGroup, SyncGroup and deadlines, handled by the parts.
+    # JoinGroup, SyncGroup and deadlines, which ClassicJoin, ClassicSync and ClassicRebalance handle.
 
     def join(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         """Handle a JoinGroup. It is answered at once, or when the join phase of the rebalance ends."""
@@ -160,7 +161,7 @@ class ClassicGroup:
         *,
         is_transactional: bool = False,
     ) -> int:
-        """Return the error for a commit of offsets, or NONE, which also restarts the member's session.
+        """Return the error for a commit of offsets, or NONE. An accepted commit also restarts the member's session.
 
         A request without generation, member and instance is of an admin client or of a consumer that assigns its own
         partitions. It may commit only while the group is empty, or in a transaction, where old versions name no member.
@@ -193,7 +194,7 @@ class ClassicGroup:
     def leave(self, members: Sequence[LeavingMember], now_ms: int, reply: LeaveReply) -> None:
         """Handle a LeaveGroup of one or several members.
 
-        If it makes the group Empty, it is answered after the write.
+        If the group becomes Empty, the request is answered after the write of the group's record.
         """
         state = self.state
         if state.current is GroupState.DEAD:
@@ -204,10 +205,11 @@ class ClassicGroup:
         def answer(code: int) -> None:
             reply(LeaveResult(code, () if code else left))
 
-        # Register the answer before the rebalance, which writes the record of an empty group.
+        # Register the answer before the rebalance below. If the group is empty, the rebalance writes its record, and
+        # this write calls the answer.
         self._rebalance.await_empty(answer)
         gone_count = sum(each.error_code == ErrorCode.NONE for each in left)
-        # As in Kafka, members that had not joined yet count, too.
+        # As in Kafka, a removed member id with which no client had joined counts as a member that left, too.
         if gone_count and state.current in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._rebalance.prepare(
                 now_ms, "1 member left" if gone_count == 1 else f"{gone_count} members left"

@@ -128,7 +128,7 @@ class ClassicJoin:
             member = state.roster.members[state.roster.static_ids[instance_id]]
             self._return_static(request, member, member_id, now_ms, reply)
         elif instance_id is None and request.requires_known_member_id:
-            # The client must join again with this id (KIP-394), so that one that never gets the response leaves no
+            # The client must join again with this id (KIP-394), so that a client that never gets the response leaves no
             # member behind.
             state.roster.pending[member_id] = state.wake_by(now_ms + request.session_timeout_ms)
             state.environment.on_pending(state.group_id, member_id)
@@ -173,7 +173,7 @@ class ClassicJoin:
             # The leader may know reasons that the broker does not know, such as changed topics or lost partitions.
             self._rejoin(member, request, now_ms, reply, reason=f"the leader {member.member_id} rejoined")
         elif is_unchanged:
-            # The client has not received the answer to its join of this generation.
+            # The client repeats its JoinGroup, because it has not received the answer of this generation. Answer again.
             state.renew(member, now_ms)
             reply(state.join_result(member, state.roster.leader))
         else:

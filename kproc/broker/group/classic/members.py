@@ -19,8 +19,8 @@ from kproc.common.errors import ErrorCode
 
 # A deadline that does not come: about 146 million years of milliseconds.
 NEVER_MS: Final = 1 << 62
-# Members with more bytes of protocols than the first number are counted, and all of a Handler may have the second
-# together. Kafka's clients send some hundred bytes.
+# A member with more than LARGE_BYTES of protocol names and metadata is counted. All counted members of a Handler may
+# have LARGE_BYTES_MAX together. Kafka's clients send some hundred bytes.
 LARGE_BYTES: Final = 16 << 10
 LARGE_BYTES_MAX: Final = 64 << 20
 
@@ -78,7 +78,7 @@ class Member:
         """Return a member of a persisted group. The record has only the protocol that the group had chosen."""
         member = cls(snapshot.member_id, snapshot.group_instance_id, snapshot.client_id, snapshot.client_host)
         member.session_timeout_ms = snapshot.session_timeout_ms
-        # Values of version 0 have no rebalance timeout. It is then -1.
+        # A negative rebalance timeout means that the record has none. The session timeout then takes its place.
         timeout_ms = snapshot.rebalance_timeout_ms
         member.rebalance_timeout_ms = timeout_ms if timeout_ms >= 0 else snapshot.session_timeout_ms
         member.protocols = ((protocol_name, snapshot.subscription),)
@@ -289,5 +289,6 @@ class Roster:
             for member in self.members.values()
         )
         leader = self.members[self.leader or ""]
-        # Every protocol that has votes is known to the leader; max() keeps the first of equals.
+        # The leader knows every protocol that has votes. Of equal votes, max() keeps the one that the leader lists
+        # first.
         return max((name for name, _ in leader.protocols if name in votes), key=votes.__getitem__)

@@ -23,8 +23,8 @@ _CAN_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, G
 _ASSIGNED = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 # Time in ms until the record of an empty group is written again after a failed write.
 _REWRITE_MS: Final = 1_000
-# Members that one tick removes. Each takes about 7 us, and all members of a large group can miss the same deadline. The
-# tick then leaves the deadline at the present time, and the next duty cycle continues.
+# Limit of members that one tick removes. Each takes about 7 us, and all members of a large group can miss the same
+# deadline. The tick then leaves the deadline at the present time, and the next duty cycle continues.
 _REMOVED_AT_ONCE: Final = 400
 
 
@@ -39,7 +39,8 @@ class ClassicRebalance:
     def __init__(self, state: ClassicState) -> None:
         self._state = state
         self._join_deadline_ms = self._sync_deadline_ms = NEVER_MS
-        # True if the join phase began in Empty. It then lasts for the initial delay, whoever has joined (KIP-134).
+        # True if the group was Empty before this join phase. The phase then lasts for the initial delay, even if all
+        # members have joined (KIP-134).
         self._is_initial = False
         self._initial_delay_ms = 0  # The present delay.
         self._initial_rest_ms = 0  # The time by which the delay may still be prolonged.

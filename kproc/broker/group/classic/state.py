@@ -53,8 +53,8 @@ GROUP_TYPE: Final = "classic"
 AfterWrite = Callable[[int, int], None]
 # (code, now_ms): NONE once the record is as durable as acks=all promises, else the append's error.
 OnWritten = Callable[[int, int], None]
-# Appends a snapshot. Returns True if it is in the log; otherwise the error was reported already. Writes of one group
-# report in the order of the calls.
+# Appends a snapshot of a group to the log. Returns True if it is in the log; otherwise OnWritten has got the error
+# already. The OnWritten callbacks of one group are called in the order of its writes.
 Persist = Callable[[GroupSnapshot, OnWritten], bool]
 
 
@@ -110,7 +110,7 @@ class ClassicState:
         self.generation = 0
         self.protocol_name: str | None = None
         self.roster = Roster()
-        # The topics that the members subscribe to. None if they are unknown, or if it is no consumer group.
+        # The topics that the members subscribe to. None if they are unknown, or if the group is no consumer group.
         self.subscribed_topics: frozenset[str] | None = None
         self.current_state_timestamp_ms = environment.wall_ms()
         # The time of the next tick. No deadline is earlier. Heartbeats move deadlines to a later time without changing

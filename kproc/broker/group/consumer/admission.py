@@ -74,7 +74,7 @@ def _admit_static(
 
 
 def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
-    """Return the metadata of a member after a request, in which None means "as before"."""
+    """Return the metadata of a member, changed by the fields of a heartbeat that are not None."""
     known = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
     changes: dict[str, object] = {
         "client_id": request.client_id,

@@ -46,9 +46,9 @@ Assignor = Callable[[Members, PartitionCounts], Computation[dict[str, Assignment
 def assign_uniform(members: Members, partition_counts: PartitionCounts) -> Computation[dict[str, Assignment]]:
     """Compute an assignment in which the numbers of partitions of any two members differ as little as possible.
 
-    With equal subscriptions they differ by at most one. With different ones no single partition can be given to
-    another member that would still have fewer than its present owner, unless the group is so large that this search
-    ends early (BALANCE_COST_MAX). A balanced group keeps its assignment.
+    With equal subscriptions they differ by at most one. With different subscriptions, no move of a single partition can
+    make them more equal, unless the group is so large that the search for moves ends early (BALANCE_COST_MAX). A
+    balanced group keeps its assignment.
     """
     plan = _UniformPlan(members, partition_counts)
     yield len(members)
@@ -119,7 +119,8 @@ class _UniformPlan:
     def assign_unowned(self) -> Work:
         """Give each partition without an owner to the subscriber that has the fewest partitions."""
         everybody = self._by_size(self.owned) if self.has_equal_subscriptions else None
-        # Begin with the topics that have few subscribers. The other topics can then even out the sizes.
+        # Begin with the topics that have few subscribers. The partitions of the other topics can then even out the
+        # numbers of partitions of the members.
         for topic_id in self._topic_ids():
             owned = set().union(*self._owners[topic_id].values())
             yield 1 + len(owned) // 10
@@ -142,8 +143,8 @@ class _UniformPlan:
 
     def balance(self) -> Work:
         """Move partitions from members with more to members with fewer, until no move makes the sizes more equal."""
-        # Each move lowers the sum of the squared sizes, so the loop ends. Chains of overlapping subscriptions need
-        # many rounds, so the work has a limit.
+        # Each move lowers the sum of the squared numbers of partitions of the members, so the loop ends. Chains of
+        # overlapping subscriptions need many rounds, so the work has a limit.
         cost = 0
         has_moved = True
         while has_moved and cost < BALANCE_COST_MAX:
@@ -153,7 +154,8 @@ class _UniformPlan:
                 cost += len(subscribers)
                 smallest = min(len(self.owned[each]) for each in subscribers)
                 largest = max((len(self.owned[each]) for each in owners), default=0)
-                # An owner that has one partition more keeps it, because a move would only exchange the two sizes.
+                # Move nothing from an owner that has one partition more than the smallest subscriber. That would only
+                # exchange the numbers of the two.
                 yield 1 + (len(subscribers) + len(owners)) // 5
                 if largest - smallest >= 2:
                     has_moved = True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Topic name -> partitions.
 NamedPartitions = Mapping[str, frozenset[int]]
-# Later versions only add fields, so those that kproc does not know are read as this one.
+# Later versions only add fields, so data of a version that kproc does not know are read as version 3.
 _VERSION_MAX: Final = 3
 
 
@@ -39,7 +39,10 @@ class EmbeddedSubscription(NamedTuple):
     rack_id: str | None
 
     def metadata_of(self, member: JoinRequest | Member) -> MemberMetadata:
-        """Return the record's value of a classic member with this subscription, from its request or its old group."""
+        """Return the metadata of a classic member with this subscription, for its record in a consumer group.
+
+        member: its JoinGroup, or the member in a classic group that is converted.
+        """
         return MemberMetadata(
             instance_id=member.group_instance_id,
             rack_id=self.rack_id,

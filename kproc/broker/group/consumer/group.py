@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "consumer"
-# The interval of heartbeats while a member waits. 1,000 waiting members then send 2,000 heartbeats a second, which take
-# about a fifth of a core.
+# The interval in ms of a member's heartbeats while it waits for partitions. 1,000 waiting members then send 2,000
+# heartbeats a second, which take about a fifth of a core.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
 # Limit of members that are removed at once. Their tombstones and the group's next epoch then fit into one batch. If a
 # crash could separate these, no member would get the free partitions. The limit also keeps a tick within a few ms.
@@ -185,13 +185,14 @@ class ConsumerGroup:
         if replaced is not None:
             records = [*self._successor_records(replaced, member_id), *records]
         has_changed = resolved is not None or self._has_changed(before, updated, after)
-        # One batch has all of these, as in Kafka. If a crash could part them, the group could have a member for which
-        # no assignment is computed.
+        # Append member, expression and group epoch in one batch, as in Kafka. If a crash could separate them, the group
+        # could have a member for which no assignment is computed.
         self._append_with_epoch(records, after, expressions, has_changed=has_changed)
         if replaced is not None:
             self._deadlines.discard(replaced.member_id)
         member = self.state.members[member_id]
-        # The next steps can fail. A member without a session would hold its partitions forever if it does not return.
+        # Start the session now, because the next steps can fail. A member without a session would hold its partitions
+        # for ever if it does not return.
         self.renew_session(member, now_ms)
         return member
 
@@ -327,7 +328,7 @@ class ConsumerGroup:
         return ConsumerHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def remove(self, members: Sequence[ConsumerMember]) -> None:
-        """Remove members, whose partitions are free at once. The others get them by the next target assignment."""
+        """Remove members. Their partitions are free at once, and the next target assignment gives them to others."""
         for first in range(0, len(members), REMOVED_AT_ONCE):
             self._remove(members[first : first + REMOVED_AT_ONCE])
 
@@ -337,7 +338,8 @@ class ConsumerGroup:
         after = self.state.subscriptions.after([each for each in removed.values() if each is not None])
         records: list[ConsumerRecord] = [(key, None) for name in removed for key in self._member_keys(name)]
         if self._environment.becomes_classic(remaining):
-            # As in Kafka, the last epoch is the generation of the classic group, which rebalances at once.
+            # The group becomes classic, so do not raise its epoch. As in Kafka, the last epoch is the generation of the
+            # classic group, which rebalances at once.
             self._append(records)
         else:
             self._append_with_epoch(records, after, self.state.expressions, has_changed=True)
@@ -390,7 +392,8 @@ class ConsumerGroup:
         try:
             if expired:
                 self.remove(expired)
-            # As in Kafka, the next heartbeat of any member computes the assignment without the expired ones.
+            # Compute only an assignment that is due. As in Kafka, the one without the expired members is computed at
+            # the next heartbeat of any member.
             if is_assignment_due and self.state.members:
                 self.update_target(now_ms)
         except KafkaError as error:
@@ -405,7 +408,7 @@ class ConsumerGroup:
         return commit_refusal(self.state, request)
 
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return the error for a fetch of committed offsets, or NONE. An admin client has no member and no epoch."""
+        """Return the error for a fetch of committed offsets, or NONE, as for admin clients without a member id."""
         return fetch_refusal(self.state, member_id, epoch)
 
     # -- views -------------------------------------------------------------------------------------------------

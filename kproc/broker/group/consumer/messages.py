@@ -10,7 +10,7 @@ import msgspec
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.security.principal import ANONYMOUS, Identity
 
-# Member epochs with a meaning of their own.
+# Member epochs of heartbeats that have a special meaning (KIP-848): the member joins, leaves, or stops for a while.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.

@@ -228,7 +228,8 @@ def _owned_topics(owned: OwnedPartitions) -> list[dict[str, Any]]:
     for topic_id, epochs in sorted(owned.items()):
         partitions = sorted(epochs)
         listed = [epochs[partition] for partition in partitions]
-        # Kafka before 4.3 wrote no epochs. They are all known or all unknown, because a state is written as a whole.
+        # Kafka before 4.3 wrote no epochs of partitions. The epochs of a member are all known or all unknown, because
+        # its state is written as a whole.
         topics.append(
             {"topic_id": topic_id, "partitions": partitions, "epochs": None if NO_EPOCH in listed else listed}
         )

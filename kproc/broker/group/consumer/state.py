@@ -125,7 +125,7 @@ class ConsumerGroupState:
         return member
 
     def get_static(self, instance_id: str, member_id: str) -> ConsumerMember:
-        """Return a static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another one has its place."""
+        """Return a static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another one has the instance."""
         known_id = self.instance_ids.get(instance_id)
         if known_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -207,7 +207,7 @@ class ConsumerGroupState:
         if member.metadata is not None:
             self.subscriptions.remove(member.metadata)
             instance_id = member.metadata.instance_id
-            # A successor may have the place of a static member by now.
+            # Keep the instance id if a successor of the static member has it by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
                 del self.instance_ids[instance_id]
         member.metadata = metadata

@@ -12,7 +12,7 @@ from kproc.broker.group.consumer.topics import TopicView
 def compute_target(
     state: ConsumerGroupState, topics: TopicView, assignor: str
 ) -> Computation[dict[str, Assignment]]:
-    """Compute the partitions of each member, by its member id, from the state at the first part."""
+    """Compute the partitions of each member, by its member id, from the group's state at the first step."""
     members = _assignor_members(state, topics)
     topic_ids = frozenset[bytes]().union(*{member.topic_ids for member in members.values()})
     return ASSIGNORS[assignor](members, {each: topics.partition_count(each) for each in topic_ids})

@@ -21,7 +21,7 @@ _HASH_VERSION: Final = 0
 
 
 class TopicView:
-    """The topics in the current metadata. `image` returns the image of this moment."""
+    """The topics in the current metadata. `image` returns the current image."""
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
@@ -69,7 +69,7 @@ class TopicView:
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Return the hash of the topics that exist, as Kafka's Utils.computeGroupHash; 0 if there are none.
 
-        A group's epoch rises when it changes: when a topic is created, deleted, or gets more partitions.
+        A group's epoch rises when the hash changes: when a topic is created, deleted, or gets more partitions.
         """
         image = self._image()
         topics = [topic for topic in map(image.topic, sorted(names)) if topic is not None]
