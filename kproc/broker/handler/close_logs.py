@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.handler.syncer import sync_one
+from kproc.broker.handler.syncer import Outcome, sync_one
 
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
@@ -28,22 +28,21 @@ def close_logs(partitions: Sequence[OwnedPartition], *, is_clean: bool) -> None:
     Raises the first OSError after all logs are closed.
     """
     errors: list[OSError] = []
-    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        for first in range(0, len(partitions), _CLOSED_TOGETHER):
-            some = partitions[first : first + _CLOSED_TOGETHER]
-            synced = _sync_logs(some, pool, errors) if is_clean else set()
-            for owned in some:
-                owned.log.close_files()
-                # Without a sync, the next start must recover the log. So its row does not say that it was closed.
-                if owned.log in synced:
-                    owned.publish_closed()
-                else:
-                    owned.publish()
+    for first in range(0, len(partitions), _CLOSED_TOGETHER):
+        some = partitions[first : first + _CLOSED_TOGETHER]
+        synced = _sync_logs(some, errors) if is_clean else set()
+        for owned in some:
+            owned.log.close_files()
+            # Without a sync, the next start must recover the log. So its row does not say that it was closed.
+            if owned.log in synced:
+                owned.publish_closed()
+            else:
+                owned.publish()
     if errors:
         raise errors[0]
 
 
-def _sync_logs(partitions: Sequence[OwnedPartition], pool: Executor, errors: list[OSError]) -> set[Log]:
+def _sync_logs(partitions: Sequence[OwnedPartition], errors: list[OSError]) -> set[Log]:
     """Prepare the logs for a clean close and sync them. Return those that succeeded; append the errors of the others.
 
     A log that is offline is left out: its files are half changed or its records may not be on the disk.
@@ -61,7 +60,7 @@ def _sync_logs(partitions: Sequence[OwnedPartition], pool: Executor, errors: lis
                 points.append((owned.log, owned.log.prepare_close()))
             except OSError as error:
                 fail(owned.log, error)
-    for log, point, problem in pool.map(sync_one, *zip(*points, strict=True)) if points else ():
+    for log, point, problem in _sync_in_parallel(points):
         if problem is None:
             log.durability.mark_synced(point)
             synced.add(log)
@@ -69,3 +68,21 @@ def _sync_logs(partitions: Sequence[OwnedPartition], pool: Executor, errors: lis
             log.durability.sync_failed(point, str(problem))
             fail(log, problem)
     return synced
+
+
+def _sync_in_parallel(points: Sequence[tuple[Log, SyncPoint]]) -> list[Outcome]:
+    """Sync each point once. This thread syncs what no other thread has, if the host has no more threads."""
+    outcomes: list[Outcome] = []
+
+    def sync(log: Log, point: SyncPoint) -> None:
+        outcomes.append(sync_one(log, point))
+
+    if points:
+        try:
+            with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+                list(pool.map(sync, *zip(*points, strict=True)))
+        except RuntimeError as error:
+            # A thread cannot start. Those before it have synced their points when the pool is closed.
+            logger.warning("closing logs with fewer threads: %s", error)
+    done = {log for log, _, _ in outcomes}
+    return outcomes + [sync_one(*each) for each in points if each[0] not in done]

@@ -69,6 +69,7 @@ class ThreadSyncer:
         self._helped: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Helpers end when they are idle, so the largest recent round determines their number.
         self._helpers: list[threading.Thread] = []
+        self._is_short = False  # The last start of a helper failed, and was logged.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -102,8 +103,18 @@ class ThreadSyncer:
             self._helpers = [each for each in self._helpers if each.is_alive()]
         while len(self._helpers) < min(count, _HELPERS_MAX):
             name = f"{self._thread.name}-{len(self._helpers) + 1}"
-            self._helpers.append(threading.Thread(target=self._help, name=name, daemon=True))
-            self._helpers[-1].start()
+            helper = threading.Thread(target=self._help, name=name, daemon=True)
+            try:
+                helper.start()
+            except RuntimeError as error:
+                # The user or the control group has as many threads as it may have. This thread must not end, because
+                # every later round would wait for ever: it syncs one log after the other.
+                if not self._is_short:
+                    logger.warning("syncing with %d helper threads: %s", len(self._helpers), error)
+                self._is_short = True
+                break
+            self._helpers.append(helper)
+            self._is_short = False
         self._done.append(sync_one(*points[0]))
         for _ in range(count):
             # Sync a log that no helper has started with. If there is none, wait until a helper has finished one.

@@ -63,8 +63,14 @@ class Lookups:
             on_found(question.found)
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="lookups", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # As many threads as the user or the control group may have.
+                logger.error("cannot resolve %s: %s", ", ".join(sorted(hosts)), error)
+                on_found(question.found)
+                return
+            self._thread = thread
         self._open.append(question)
         self._questions.put(question)
 

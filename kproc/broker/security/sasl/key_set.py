@@ -221,7 +221,12 @@ class KeySet:
             self._is_loading = True
             self._due_ms = now_ms + refresh_ms
             # Load in a thread, because a Handler must not wait for another host.
-            self._run(self._load)
+            try:
+                self._run(self._load)
+            except RuntimeError as error:  # As many threads as the user or the control group may have.
+                self._is_loading = False
+                self._due_ms = now_ms + _RETRY_MS
+                logger.error("cannot load the keys of OAUTHBEARER tokens: %s", error)
 
     def _load(self) -> None:
         """Load the keys. This runs in a thread of its own."""

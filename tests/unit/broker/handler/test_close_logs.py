@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kproc.broker.storage.log import SyncPoint
 from kproc.broker.storage.log_durability import LogDurability
 from tests.support.handler_rig import HandlerRig
 from tests.support.partition_requests import produce
+from tests.support.shortages import no_thread
 
 Start = Callable[..., HandlerRig]
 
@@ -50,6 +52,35 @@ def test_many_logs_close_in_threads_and_failed_sync_is_last(
     assert all(log.state.is_offline for log in logs)
     assert [log.state.recovery_point for log in logs] == [0 if log is bad else 2 for log in logs]
     assert all(recovered(log.state.directory) == 2 for log in logs)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_logs_close_cleanly_if_threads_cannot_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """A control group limits the threads. Every log is synced once."""
+    rig = start()
+    rig.create_topic("t", partitions=5)
+    for index in range(5):
+        produce(rig, "t", partition=index)
+    synced: list[str] = []
+    really_start, really_sync = threading.Thread.start, LogDurability.run_sync
+
+    def start_some(thread: threading.Thread) -> None:
+        if sum(each.name.startswith("ThreadPool") for each in threading.enumerate()) == threads:
+            no_thread(thread)
+        really_start(thread)
+
+    def run_sync(durability: LogDurability, point: SyncPoint) -> None:
+        synced.append(durability._state.directory.name)
+        really_sync(durability, point)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    monkeypatch.setattr(LogDurability, "run_sync", run_sync)
+    logs = [owned.log for owned in rig.partitions().opened()]
+    rig.partitions().close(is_clean=True)
+    assert sorted(synced) == [f"t-{index}" for index in range(5)]
+    assert [log.state.recovery_point for log in logs] == [1] * 5
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

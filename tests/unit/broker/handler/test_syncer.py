@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.handler.syncer import InlineSyncer, ThreadSyncer
+from tests.support.shortages import no_thread
 from tests.support.wait import wait_until
 
 DEADLINE_S = 120.0
@@ -146,6 +147,24 @@ def test_a_round_of_one_log_starts_no_thread() -> None:
         syncer.submit([(opened("a"), 1)])
         assert wakes.wait()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sync")] == ["sync"]
+    syncer.close()
+
+
+def test_round_is_synced_without_helpers_if_none_can_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A control group limits the threads: the sync thread goes on, and so do all later rounds."""
+    wakes = Wakes()
+    syncer = ThreadSyncer("sync", wakes)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    for _ in range(3):
+        syncer.submit([(opened(name), 1) for name in "abc"])
+        assert wakes.wait()
+        assert [log.name for log, _, error in syncer.collect() if error is None] == ["a", "b", "c"]
+    assert caplog.messages == ["syncing with 0 helper threads: can't start new thread"]
+    monkeypatch.undo()
+    syncer.submit([(opened(name), 1) for name in "abc"])
+    assert wakes.wait()
     syncer.close()
 
 

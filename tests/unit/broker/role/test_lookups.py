@@ -13,6 +13,7 @@ from kproc.broker.role.handoff import pack_address
 from kproc.broker.role.lookups import Found, Lookups
 from kproc.common.clock import ManualClock
 from tests.support.acceptor_rig import AcceptorRig
+from tests.support.shortages import no_thread
 
 SECONDS = 120.0
 
@@ -79,6 +80,19 @@ def test_excess_name_look_ups_are_answered_with_nothing(rig: Rig) -> None:
     for _ in range(65):
         rig.ask("one.example")
     assert rig.heard == [{"one.example": []}]
+
+
+def test_look_up_without_thread_is_answered_and_later_work(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control group limits the threads for a while."""
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    rig.ask("one.example")
+    assert rig.heard == [{"one.example": []}]
+    monkeypatch.undo()
+    rig.ask("one.example")
+    rig.lookups.wait(SECONDS)
+    assert rig.heard[1:] == [{"one.example": ["10.0.0.1"]}]
 
 
 def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:

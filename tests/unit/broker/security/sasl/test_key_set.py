@@ -17,6 +17,7 @@ import pytest
 from kproc.broker.security.sasl.key_set import KeySet, fetch
 from kproc.broker.security.sasl.mechanism import KeysAwaited
 from tests.support.certificates import Certificates
+from tests.support.shortages import no_thread
 
 SECRET = "hunter2-s3cret"
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -179,3 +180,23 @@ def test_failed_load_logs_no_secret_of_url(caplog: pytest.LogCaptureFixture, pat
     (line,) = caplog.messages
     assert "tokens from http://127.0.0.1" in line
     assert SECRET not in line
+
+
+def test_load_without_a_thread_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A control group limits the threads for a while. The next login after a pause loads the keys."""
+    now_ms, runs = [10**12], [no_thread, lambda work: work()]
+    loads: list[str] = []
+
+    def load(url: str) -> bytes:
+        loads.append(url)
+        raise OSError("nobody answers")
+
+    found = KeySet("file:///keys", 10**9, lambda: now_ms[0], load=load, run=lambda work: runs[0](work))
+    with pytest.raises(KeysAwaited):
+        found.find("x")
+    assert caplog.messages == ["cannot load the keys of OAUTHBEARER tokens: can't start new thread"]
+    runs.pop(0)
+    now_ms[0] += 60_000
+    with pytest.raises(KeysAwaited):
+        found.find("x")
+    assert loads == ["file:///keys"]
