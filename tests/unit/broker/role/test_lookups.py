@@ -82,9 +82,7 @@ def test_excess_name_look_ups_are_answered_with_nothing(rig: Rig) -> None:
     assert rig.heard == [{"one.example": []}]
 
 
-def test_look_up_without_thread_is_answered_and_later_work(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_up_without_thread_is_answered_and_later_work(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A control group limits the threads for a while."""
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     rig.ask("one.example")
