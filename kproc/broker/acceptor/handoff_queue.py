@@ -243,7 +243,7 @@ class HandoffQueue:
         if accepted is None:
             return
         if answer & REFUSED:
-            # The Processor has no descriptor until one of its connections closes, so try the others first.
+            # The Processor has no descriptor until one of its connections closes, so try other Processors first.
             self._metrics.values[_REFUSED_SLOT] += 1
             self._waiting.append(accepted)
             target.paused_until_ns = now_ns + _PAUSE_NS

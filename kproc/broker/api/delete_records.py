@@ -62,7 +62,7 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 def handle_partition(
     services: Services, owned: OwnedPartition, partition: PartitionImage, offset: int, on_answer: OnAnswer
 ) -> None:
-    """Advance the start of one of our logs, and answer when the new start is on disk.
+    """Advance the start of a log of this Handler, and answer when the new start is on disk.
 
     After a crash, wait for the log's first sync, which determines the high watermark.
     """

@@ -93,7 +93,7 @@ def _last_timestamp(entry: ProducerEntry) -> int:
 def handle_partition(
     _services: Services, owned: OwnedPartition, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
 ) -> None:
-    """Answer with the producers of one of our logs."""
+    """Answer with the producers of a log of this Handler."""
     producers = [
         {
             "producer_id": entry.producer_id,

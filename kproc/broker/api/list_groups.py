@@ -68,7 +68,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
 
 @handles(LIST_OWN)
 def handle_call(services: Services, body: GroupFilters, on_reply: OnResult[Page]) -> None:
-    """Handle the call of another Handler that lists our groups."""
+    """Handle another Handler's call that lists the groups of this Handler."""
     _all_groups(services, body).handle_call(on_reply)
 
 

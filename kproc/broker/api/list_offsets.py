@@ -80,7 +80,7 @@ def _find_repeated(_context: RequestContext, request: dict[str, Any]) -> Iterato
 
 @api(ApiKey.LIST_OFFSETS, versions=(1, 11), prepare=_find_repeated, rows=(_ROWS,))
 def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
-    """Look up our partitions, call the owners of the others, and respond when all results are there."""
+    """Look up this Handler's partitions, call the owners of the others, and respond when all results are there."""
     topics = request["topics"]
     refused, parts = _refused_and_wanted(context, request)
 
@@ -175,7 +175,7 @@ def handle_partition(
     wanted: tuple[int, int, int] | Search,
     on_answer: OnAnswer,
 ) -> None:
-    """Search one of our logs, one slice of a long search at a time.
+    """Search a log of this Handler, one slice of a long search at a time.
 
     After a crash the answer waits for the log's first sync, which determines the high watermark.
     """

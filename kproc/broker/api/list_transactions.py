@@ -74,7 +74,7 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
 
 @handles(LIST_OWN)
 def handle_call(services: Services, body: TransactionFilters, on_reply: OnResult[Page]) -> None:
-    """Handle the call of another Handler that lists our transactional ids."""
+    """Handle another Handler's call that lists the transactional ids of this Handler."""
     _all_transactions(services, body).handle_call(on_reply)
 
 

@@ -70,7 +70,7 @@ def handle_partition(
     wanted: tuple[int, int],
     on_answer: OnAnswer,
 ) -> None:
-    """Answer with the end offset of an epoch in one of our logs (KIP-320)."""
+    """Answer with the end offset of an epoch in a log of this Handler (KIP-320)."""
     current_epoch, epoch = wanted
     # KIP-320: a client with an older epoch must refresh its metadata. One with a newer epoch has heard from the
     # controller before this Handler has, and retries.

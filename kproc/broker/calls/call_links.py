@@ -44,8 +44,8 @@ class _Open(NamedTuple):
 
     def decode_reply(self, raw: memoryview) -> Any:
         """Decode a reply of this call. A further reply follows if the decoded one `is_open`."""
-        # nil: the peer lives, but the call raised an unexpected exception there, which its log shows. The outcome is
-        # unknown, as if the peer had died.
+        # nil: the peer lives, but the call raised an unexpected exception in it, which the peer has logged. The outcome
+        # is unknown, as if the peer had died.
         return Lost() if raw == _NIL else self.call.decode_reply(raw)
 
 

@@ -151,8 +151,8 @@ class AclChanges:
                     found = acls.matching(wanted)
             except KafkaError as error:
                 code, message = error.code, error.message
-            # Collect the rules in a dict, because one that matches two filters is removed once, but reported for both,
-            # as in Kafka.
+            # Collect the rules in a dict, because a rule that matches two filters is removed once, but reported for
+            # both, as in Kafka.
             removed.update(dict.fromkeys(found))
             found_count += len(found)
             if looks > LOOKS_MAX:

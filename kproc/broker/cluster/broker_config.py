@@ -83,7 +83,7 @@ _WITHOUT_EFFECT: Final = DYNAMIC_UNHONOURED.keys() | {
 TLS_SETTINGS: Final = frozenset(
     name for name, row in SETTINGS.items() if name.startswith("ssl.") and row.is_dynamic
 )
-# Paths of files. Setting one of these to its present value reads the file again, as in Kafka.
+# Settings with paths of files. Setting one to its present value reads the file again, as in Kafka.
 _STORES: Final = frozenset(("ssl.keystore.location", "ssl.truststore.location"))
 # Java's syntax of an integer; int() would also accept "1_0" and blanks.
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)

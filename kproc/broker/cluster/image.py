@@ -177,8 +177,8 @@ class ClusterImage:
     def partition(self, name: str, index: int) -> PartitionImage | None:
         """Return a partition by topic name, or None if the topic or the partition does not exist."""
         topic = self.topics_by_name.get(name)
-        # Check both ends, because a client can send any int32, and Python takes a negative index from the end of the
-        # list.
+        # Check both limits of the index, because a client can send any int32, and Python takes a negative index from
+        # the end of the list.
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]

@@ -89,7 +89,7 @@ class ScramUsers:
         )
 
     def _shape(self, mechanism: int) -> CredentialShape:
-        """Return the most frequent shape (iterations, salt) of the users' credentials, for made-up ones.
+        """Return the most frequent shape (iterations, length of the salt) of the users' credentials, for made-up ones.
 
         USUAL_SHAPE if there is no user.
         """

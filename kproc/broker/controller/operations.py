@@ -285,8 +285,8 @@ class Operations:
     def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
         configs = {COUNTS[what]: str(count) for what, count in counts.items()}
         body = {"node": self._node, "configs": configs}
-        # Do not wait for the Handlers. One that is leaving hears of the change from the supervisor, and waiting for
-        # its acknowledgement would block both.
+        # Do not wait for the Handlers. A Handler that is removed learns of the change from the supervisor, so that the
+        # controller and that Handler would wait for each other.
         self.controller.handle_change("override_broker_configs", body, on_written, waits_for_handlers=False)
 
     def _on_scaled(self, reply: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class CoordinatorEpochs:
             self.unsent[key] = None
 
     def discard(self, key: PartitionKey) -> None:
-        """Discard the epoch of a partition with another owner, because that owner's epoch can be newer than ours."""
+        """Discard the epoch of a partition with another owner, because the owner's epoch can be newer."""
         self._known.pop(key, None)
         self._requested.pop(key, None)
         self.unsent.pop(key, None)

@@ -63,8 +63,9 @@ class CoordinatorKind(NamedTuple, Generic[C]):
     make: Callable[[CoordinatorLog[C], Deadlines[DueOf], int], C]
     codec: int  # The compression codec of its records.
     sweep_interval_ms: int
-    # An eager coordinator is loaded as soon as its partition is ours, with an epoch (coordinator_epochs.py), because it
-    # has work without any request, such as unsent markers. Others are loaded at their first request, with epoch 0.
+    # An eager coordinator is loaded as soon as this Handler owns its partition, with an epoch (coordinator_epochs.py),
+    # because it has work without any request, such as unsent markers. Others are loaded at their first request, with
+    # epoch 0.
     is_eager: bool = False
     # (coordinator, producer id, is commit): called when a marker was appended. None: the coordinator's records are
     # never part of transactions.

@@ -118,7 +118,7 @@ class CoordinatorRuntime:
         return self._image()
 
     def ready_log(self, key: PartitionKey) -> CoordinatorLog[Any]:
-        """Return the loaded coordinator of a partition of ours, with its log. Open the shard first if necessary.
+        """Return the loaded coordinator of a partition of this Handler, with its log. Open the shard if necessary.
 
         Raises KafkaError with the code for the client: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while an
         earlier request waits) or, at a stop, COORDINATOR_NOT_AVAILABLE.
@@ -150,7 +150,7 @@ class CoordinatorRuntime:
             self._discard(shard.log.coordinator)
 
     def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-        """Append a transaction marker to a partition of ours. `on_code` gets its code when the marker is durable.
+        """Append a transaction marker to a partition of this Handler. `on_code` gets a code when the marker is durable.
 
         Raises KafkaError if the partition has no loaded coordinator.
         """
@@ -181,7 +181,7 @@ class CoordinatorRuntime:
         return [took_ns for ended_ns, took_ns in self._loads[name] if ended_ns > since_ns]
 
     def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
-        """Load the coordinators of all our partitions of a topic that have records, then call back."""
+        """Load the coordinators of this Handler's partitions of a topic that have records, then call back."""
         if not self.by_topic[name].kind.is_eager:
             for key in self._absent_with_records(name):
                 self._try_at(key, 0)
@@ -204,7 +204,7 @@ class CoordinatorRuntime:
     # -- states ------------------------------------------------------------------------------------------------
 
     def _shard(self, key: PartitionKey) -> Shard[Any]:
-        """Return the shard of a partition of ours, loading or ready. Open it first if necessary.
+        """Return the shard of a partition of this Handler, loading or ready. Open it first if necessary.
 
         Raises KafkaError as `ready_log` does.
         """
@@ -344,7 +344,7 @@ class CoordinatorRuntime:
         ]
 
     def load_eagerly(self) -> None:
-        """Load the coordinators of eager kinds for all our partitions. Called at the start and when owners change."""
+        """Load the coordinators of eager kinds for this Handler's partitions, at the start and when owners change."""
         if self._is_stopping:
             return
         for name, coordinators in self.by_topic.items():

@@ -24,7 +24,7 @@ FIRST_COST: Final = 1_000
 
 
 class TargetComputation:
-    """The unfinished computation of one group, if there is one. At its end, the work appends the new target."""
+    """The unfinished computation of one group's target assignment, or nothing. At its end it appends the target."""
 
     __slots__ = ("_deadlines", "_group_id", "_unscheduled", "is_running")
 

@@ -43,7 +43,7 @@ class TopicCoordinators(Generic[C]):
         return topic.partitions[partition_for(name, count)]
 
     def coordinator(self, index: int) -> C:
-        """Return the loaded coordinator of a partition of ours. Raises KafkaError with the code for the client."""
+        """Return the loaded coordinator of a partition of this Handler. Raises KafkaError with the client's code."""
         log: CoordinatorLog[C] = self._runtime.ready_log((self.kind.topic, index))
         return log.coordinator
 
@@ -55,11 +55,11 @@ class TopicCoordinators(Generic[C]):
         self._runtime.park((self.kind.topic, index), on_wake)
 
     def reload(self, index: int) -> None:
-        """Discard and reload a coordinator of ours that an unexpected exception left half changed."""
+        """Discard and reload a coordinator of this Handler that an unexpected exception left half changed."""
         self._runtime.reload((self.kind.topic, index))
 
     def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
-        """Append a transaction marker to a partition of ours. `on_code` gets NONE when it is durable, or an error.
+        """Append a transaction marker to a partition of this Handler. `on_code` gets NONE if durable, or an error.
 
         Raises KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if it was not appended, or if that is unknown.
         """
@@ -74,7 +74,7 @@ class TopicCoordinators(Generic[C]):
         self._runtime.start_survey(work)
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
-        """Load the coordinators of all our partitions that have records, then call back."""
+        """Load the coordinators of this Handler's partitions that have records, then call back."""
         self._runtime.when_loaded(self.kind.topic, on_loaded)
 
 
