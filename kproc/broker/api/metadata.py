@@ -1,8 +1,8 @@
 """Metadata (key 3), versions 0-13.
 
 It shows one broker, which leads everything, with the address of the client's listener. So a client in a container
-network and a client on the host each get an address that they can reach. Metadata does not create internal topics;
-their coordinators do that.
+network and a client on the host each get an address that they can reach. Of the internal topics, Metadata creates only
+those of coordinators.
 
 Differs from Kafka: if auto.create.topics.enable and the request allow it, a missing topic is created, and the request
 waits for it. Kafka answers UNKNOWN_TOPIC_OR_PARTITION first, and the client retries.
