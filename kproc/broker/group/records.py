@@ -230,7 +230,7 @@ def _read_names(names: bytes) -> tuple[str, str]:
     group_id, position = _string(read_string, names, INT16.size)
     topic, position = _string(read_string, names, position)
     if position != len(names):
-        raise ProtocolError(f"{len(names) - position} bytes between topic and partition")
+        raise ProtocolError(f"{len(names) - position} unexpected bytes between topic and partition")
     return group_id, topic
 
 
@@ -276,7 +276,7 @@ def _read_topic_id(value: bytes, position: int) -> bytes:
         position += size
         # KIP-482 lets a reader skip tagged fields that it does not know. A known one with another size is damage.
         if len(data) < size or (tag == _TOPIC_ID_TAG and size != len(ZERO_UUID)):
-            raise ProtocolError(f"tagged field {tag} of {size} bytes")
+            raise ProtocolError(f"tagged field {tag} has an invalid length of {size} bytes")
         if tag == _TOPIC_ID_TAG:
             topic_id = data
     return topic_id

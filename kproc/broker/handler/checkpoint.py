@@ -55,6 +55,9 @@ class Checkpoint:
                 log_start = named
             else:
                 logger.info(
-                    "log_start=ignored directory=%s offset=%d: its topic id is unknown", directory, named
+                    "log_start=ignored directory=%s offset=%d: the checkpoint's entry has no topic id, and the "
+                    "directory's files do not confirm the offset",
+                    directory,
+                    named,
                 )
         return KnownOffsets(recovery_point, log_start, recorded_start)

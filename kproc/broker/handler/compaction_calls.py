@@ -72,7 +72,7 @@ class CompactionCalls:
         started_ns = self._now_ns()
         owned = self._partitions.find((body.topic, body.partition))
         if owned is None or owned.log.state.topic_id != body.topic_id:
-            raise SwapRefused("the partition is not open here")
+            raise SwapRefused("its owner does not have the partition open")
         owned.log.compaction.swap_segments(body.old, body.new)
         return Swapped((self._now_ns() - started_ns) // 1000)
 

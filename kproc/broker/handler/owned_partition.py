@@ -135,7 +135,9 @@ class OwnedPartition:
         try:
             self.publish()
         except Exception as error:
-            raise FatalError(f"cannot publish an append to {self.key}: {error!r}") from error
+            raise FatalError(
+                f"cannot publish the row of partition {self.key} after an append: {error!r}"
+            ) from error
         if self._log_state.unconfirmed:
             self._unsynced[self] = None
             self._wake_readers()

@@ -128,7 +128,9 @@ class Partitions:
 
         The recovery at opening completes the change.
         """
-        logger.warning("opening %s-%d again: %s", *owned.key, owned.log.state.offline_reason)
+        logger.warning(
+            "opening the log of %s-%d again, which is offline: %s", *owned.key, owned.log.state.offline_reason
+        )
         del self._open[owned.key]
         self.group_commit.unsynced.pop(owned, None)
         owned.log.close(clean=False)

@@ -309,7 +309,7 @@ class RingProducer(_RingEnd):
         return following <= self._end
 
     def _refuse_length(self, length: int) -> NoReturn:
-        raise ValueError(f"record of {length} bytes; this ring takes {self.record_bytes_max}")
+        raise ValueError(f"record of {length} bytes; this ring takes {self.record_bytes_max} at most")
 
 
 class RingConsumer(_RingEnd):

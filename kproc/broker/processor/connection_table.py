@@ -123,7 +123,7 @@ class ConnectionTable:
         try:
             self.watch.register(connection)
         except OSError as error:  # This one socket cannot be used; the others can.
-            logger.info("closing a connection that cannot be registered: %s", error)
+            logger.info("closing a new connection, because epoll cannot watch its socket: %s", error)
             transport.close()
             return None
         self.keep(connection)

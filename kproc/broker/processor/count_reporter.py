@@ -96,7 +96,7 @@ class CountReporter:
                 # ones.
                 self.has_unsent = True
             except OSError as error:
-                logger.info("cannot report connections to %s: %s", reader.peer, error)
+                logger.info("cannot send the numbers of connections to %s: %s", reader.peer, error)
                 del self._readers[reader.sock]
 
     def _change(self, key: Key, change: int) -> None:

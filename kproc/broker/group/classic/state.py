@@ -153,7 +153,12 @@ class ClassicState:
             return  # `fail_writes` has called it already.
         if code:
             group_id = short_name(self.group_id)
-            logger.warning("group=%s generation=%d write failed: %s", group_id, self.generation, code)
+            logger.warning(
+                "group=%s generation=%d: its record was not written: error code %s",
+                group_id,
+                self.generation,
+                code,
+            )
         then(write_error(code), now_ms)
 
     def fail_writes(self, code: ErrorCode) -> None:

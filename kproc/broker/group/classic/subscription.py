@@ -27,7 +27,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
         (version,) = INT16.unpack_from(metadata)
         (count,) = INT32.unpack_from(metadata, INT16.size)
         if version < 0 or count < 0:
-            raise ProtocolError(f"a subscription of version {version} with {count} topics")
+            raise ProtocolError(f"a subscription has a negative version ({version}) or topic count ({count})")
         topics = []
         position = INT16.size + INT32.size
         # A count that is too large cannot loop for long: each name takes at least 2 bytes, and their end is an error.
@@ -37,7 +37,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
                 raise ProtocolError("a subscription to a topic without a name")
             topics.append(topic)
     except (StructError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a subscription that cannot be read: {error}") from error
+        raise ProtocolError(f"a subscription is too short or not UTF-8: {error}") from error
     return topics
 
 

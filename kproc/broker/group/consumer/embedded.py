@@ -139,11 +139,15 @@ def _read(data: bytes, readers: Mapping[int, Reader]) -> tuple[int, dict[str, An
     try:
         (version,) = INT16.unpack_from(data)
         if version < 0:
-            raise ProtocolError(f"consumer protocol of version {version}")
+            raise ProtocolError(
+                f"consumer protocol data of a classic member have the negative version {version}"
+            )
         version = min(version, _VERSION_MAX)
         fields, _position = readers[version](data, INT16.size)
     except (StructError, IndexError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"consumer protocol that cannot be read: {error}") from error
+        raise ProtocolError(
+            f"consumer protocol data of a classic member cannot be decoded: {error}"
+        ) from error
     return version, fields
 
 

@@ -46,7 +46,7 @@ class Expressions:
         if known is None and len(self._state.expressions) >= EXPRESSIONS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The group has {EXPRESSIONS_MAX} different regular expressions already. Use one that it has.",
+                f"The group has {EXPRESSIONS_MAX} different regular expressions, which is the limit. Use one of them.",
             )
         names = self._environment.cluster.match_topics(expression, client)
         if names is None:

@@ -397,7 +397,11 @@ class ConsumerGroup:
             if is_assignment_due and self.state.members:
                 self.update_target(now_ms)
         except KafkaError as error:
-            logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
+            logger.warning(
+                "group %s: the removal of expired members or the new assignment was not written: %s; trying again",
+                self.group_id,
+                error.code.name,
+            )
             self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
