@@ -78,15 +78,15 @@ def walk_headers(
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            # Read only the header, because a large batch is usually followed by another one.
+            # Behind a large batch read only a small chunk, because the next batch is usually large, too.
             wanted = chunk_bytes if total < LARGE_BATCH_BYTES else min(chunk_bytes, LOOKUP_CHUNK_BYTES)
             chunk = fs.read(descriptor, min(wanted, end - position), position=position)
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"only {len(chunk)} bytes follow, less than a batch header")
         header = _unpack(chunk, inside)
-        # BATCH_LENGTH counts from behind itself, so the offset and the length before it are added. Below, the bitwise
-        # or of two numbers is negative if one of them is. This is one comparison instead of two.
+        # The length field does not count itself and the base offset before it, so their bytes are added. Below, the
+        # bitwise or of two numbers is negative if one of them is. This is one comparison instead of two.
         total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         if (
             header[MAGIC_BYTE] != MAGIC
@@ -108,9 +108,10 @@ def walk_checked(
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            # A large batch that was skipped is usually followed by another one, of which only the header is needed.
+            # Behind a large batch read only a small chunk, because the next one is usually large, too, and only its
+            # header may be needed.
             wanted = SCAN_CHUNK_BYTES if total < LARGE_BATCH_BYTES else LOOKUP_CHUNK_BYTES
-            # A view, because slices of bytes would copy every batch for its CRC.
+            # Use a memoryview, because slices of bytes would copy every batch for its CRC.
             chunk = memoryview(fs.read(descriptor, min(wanted, end - position), position=position))
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
@@ -124,7 +125,7 @@ def walk_checked(
         ):
             _check_shape(position, header, total, end)
         if header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] >= believed_end:
-            # Read the batch whole, because the CRC needs all of its bytes.
+            # Read the whole batch if the chunk ends inside it, because the CRC needs all bytes.
             if inside + total > len(chunk):
                 wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
                 chunk = memoryview(fs.read(descriptor, wanted, position=position))
@@ -140,8 +141,8 @@ def walk_checked(
 def _check_shape(position: int, header: Header, total: int, end: int) -> None:
     """Raise BadBatch for an invalid header.
 
-    The walks make these checks inline and call this only for the error, because a call per batch is expensive. The
-    record count is not compared with the offsets, because compaction removes records.
+    The walks make these checks inline, because a call per batch is expensive, and call this function only to raise the
+    error. The record count is not compared with the offsets, because compaction removes records.
     """
     if header[MAGIC_BYTE] != MAGIC:
         raise BadBatch(position, f"the magic byte is {header[MAGIC_BYTE]}, not {MAGIC}")
@@ -157,7 +158,7 @@ def _check_shape(position: int, header: Header, total: int, end: int) -> None:
 
 
 def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | None:
-    """Return the format, 0 or 1, of the whole message from before Kafka 0.11 at a position; None if there is none."""
+    """Return the format, 0 or 1, of the whole message from before Kafka 0.11 at a position, or None."""
     total = old_message_bytes(fs.read(descriptor, OLD_HEAD.size, position=position))
     if total is None or total > end - position:
         return None
@@ -181,9 +182,9 @@ def find_good_batch(
     The length in a damaged header is useless, so search the bytes for a leader epoch of this log followed by the magic
     byte. A candidate counts if its CRC-32C matches.
     """
-    # Five bytes of pattern instead of the magic byte alone, because payloads contain the byte 2 everywhere.
+    # Search for five bytes, the leader epoch and the magic byte, because payloads contain the magic byte 2 everywhere.
     patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
-    # The chunks overlap, because a header can lie across the border of two.
+    # The chunks overlap, because a header can begin in one chunk and end in the next.
     overlap = HEADER_BYTES - 1
     for chunk_start in range(start, end, SCAN_CHUNK_BYTES):
         wanted = min(SCAN_CHUNK_BYTES + overlap, end - chunk_start)
@@ -192,7 +193,8 @@ def find_good_batch(
             found = chunk.find(pattern, EPOCH_AT)
             while found >= 0:
                 inside = found - EPOCH_AT
-                # The next chunk repeats the last bytes of this one, so a header that is cut here is whole there.
+                # Skip a header that is cut off at the chunk's end. The next chunk repeats these bytes and has the whole
+                # header.
                 if inside + HEADER_BYTES <= len(chunk) and _is_good(
                     fs, descriptor, chunk_start + inside, end, _unpack(chunk, inside), next_offset
                 ):

@@ -23,7 +23,7 @@ class PartitionDirectory(NamedTuple):
     inode: int
     # None when partition.metadata is missing or unreadable.
     topic_id: bytes | None
-    # Why the directory cannot be read, or None.
+    # The reason why the directory cannot be read, or None.
     problem: str | None = None
 
 
@@ -43,7 +43,7 @@ def list_partitions(
         path = data_directory / name
         try:
             facts = fs.facts_at(path)
-            # The directory was deleted since it was listed, or a file has the name of a partition.
+            # Skip a directory that was deleted since it was listed, and a file with a partition's name.
             if facts is None or not stat.S_ISDIR(facts.st_mode):
                 continue
             topic_id = read_topic_id(fs, path)
@@ -55,7 +55,7 @@ def list_partitions(
 
 
 def describe_topic_id(topic_id: bytes | None) -> str:
-    """Format a directory's topic id for a message, or say that there is none."""
+    """Format a directory's topic id for a message, or say that it has no readable topic id."""
     return "no readable partition.metadata" if topic_id is None else f"topic id {uuid_text(topic_id)}"
 
 

@@ -46,7 +46,8 @@ PARTITION_METADATA_FILE: Final = "partition.metadata"
 _CHECKPOINT_VERSION: Final = "0"
 _PARTITION_METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22  # Without a newline at its end.
 _META_VERSION: Final = "1"
-# More digits than a 64-bit number has are damage. For very many, int() would explain a limit of Python.
+# A number with more digits than a 64-bit integer is damage. Check this first, because for thousands of digits the error
+# of int() is about a limit of Python.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 TopicPartition = tuple[str, int]
@@ -79,7 +80,7 @@ def parse_uuid_text(text: str, path: Path) -> bytes:
 
 
 def parse_number(text: str) -> int:
-    """Parse a number of a file. Raises ValueError with the beginning of a text that is none."""
+    """Parse a number of a file. Raises ValueError with the beginning of any other text."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{short_name(text)!r} is not a number")
     return int(text)
@@ -94,7 +95,7 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 def decode_lines(content: bytes, path: Path) -> list[str]:
     """Decode a checkpoint file in Kafka's format, and return its lines. Raises Corrupt for another version or count."""
     try:
-        # The count detects a file that was cut between two lines: a cut file parses otherwise.
+        # The number of lines detects a file that was cut between two lines, which parses without an error.
         version, count, *lines = content.decode().splitlines()
         if version != _CHECKPOINT_VERSION or parse_number(count) != len(lines):
             raise Corrupt(f"{path}: version {version!r} with {count!r} entries, but {len(lines)} follow")
@@ -112,7 +113,7 @@ def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> 
 def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
     """Return the entries of one of Kafka's offset checkpoints: of recovery points, log starts or the cleaner.
 
-    There are none if the file is missing, or empty as Kafka creates it.
+    A missing file, or an empty one as Kafka creates it, has no entries.
     """
     content = fs.read_file(path)
     if not content:
@@ -136,7 +137,7 @@ def write_leader_epochs(
 
 
 def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
-    """Return a partition's list of (epoch, first offset), or None without a file. Raises Corrupt unless both rise.
+    """Return a partition's list of (epoch, first offset), or None without a file. Raises Corrupt unless both increase.
 
     A number that no response can carry is damage, too. The caller rebuilds the list from the batches.
     """
@@ -152,7 +153,7 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
             raise Corrupt(f"{path}: bad line {short_name(line)!r}") from error
         if not (0 <= epoch <= INT32_MAX and 0 <= offset <= INT64_MAX):
             raise Corrupt(f"{path}: {line!r} is out of range")
-        # Both columns rise in a file that was written whole, so anything else is damage.
+        # Epochs and offsets increase in a file that was written whole, so anything else is damage.
         if epochs and (epoch <= epochs[-1][0] or offset < epochs[-1][1]):
             raise Corrupt(f"{path}: the lines are not in rising order at {line!r}")
         epochs.append((epoch, offset))
@@ -167,7 +168,7 @@ def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
 def rewrite_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
     """Write partition.metadata into a new file, rename it over the old one and sync it.
 
-    Called when a log is opened after a failed sync, because the page cache cannot be believed then.
+    Called when a log is opened after a failed sync, because then the page cache may differ from the disk.
     """
     replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id))
 
@@ -179,8 +180,8 @@ def _partition_metadata(topic_id: bytes) -> bytes:
 def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
     """Return the topic id of a partition's directory, or None if the file is missing or incomplete.
 
-    A power loss leaves an empty file, a part of it, or zeros in place of one that was just written. All of these count
-    as missing; Kafka treats an empty file so, too.
+    After a power loss a file that was just written can be empty, cut or full of zeros. Each of these counts as missing.
+    Kafka, too, ignores an empty file.
     """
     path = directory / PARTITION_METADATA_FILE
     content = fs.read_file(path)

@@ -1,11 +1,11 @@
 """One pass of compaction over a log: Kafka's Cleaner, for the process that does not own the log.
 
-The first reading stores the keys of the dirty section. The second one rewrites every segment before its end, without
-the records that newer ones replace. Both use their own descriptors and write only `.cleaned` files. The owner continues
-to append meanwhile, and decides whether to accept the result (log_compact.py).
+The first reading stores the keys of the dirty section. The second reading rewrites every segment before the end of that
+section, without the records that newer ones replace. Both use the cleaner's own descriptors and write only `.cleaned`
+files. The owner continues to append meanwhile, and decides whether to accept the result (log_compact.py).
 
 Every long step is a generator that yields the number of bytes that it read or wrote, every few ms, also inside a large
-batch. The cleaner does its other work in between, and limits its rate by the sum.
+batch. The cleaner does its other work between two steps, and limits the rate of the sum of these numbers.
 
 As in Kafka, the result for a batch depends on how many of its records stay:
 
@@ -58,14 +58,14 @@ from kproc.wire.batch_header import (
 from kproc.wire.record_batch import CONTROL, HAS_DELETE_HORIZON, LOG_OVERHEAD_BYTES, MAGIC
 
 _CHUNK_BYTES_MIN: Final = 64 << 10
-# A step ends after this much work, which takes 2 to 4 ms. A record counts as _RECORD_COST_BYTES.
+# Cost of one step, which takes 2 to 4 ms. Each byte costs 1, and each record _RECORD_COST_BYTES more.
 _STEP_COST_BYTES: Final = 512 << 10
 _RECORD_COST_BYTES: Final = 128
 _unpack_header = HEADER.unpack_from
 
 
 _Filter = Generator[int, None, bytes | None]
-"""Yields how many bytes were read; returns the remaining batch, or None if no record remains."""
+"""A generator that yields how many bytes it has read. It returns the remaining batch, or None if no record remains."""
 _T = TypeVar("_T")
 
 
@@ -82,13 +82,13 @@ def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int
 
 
 class PassFacts(NamedTuple):
-    """The state of a log when a compaction pass over it begins, from the owner's reply and from the files."""
+    """The state of a log when a compaction pass begins, from the owner's reply and from the files."""
 
     first_dirty: int
     upper_bound: int
-    """The first uncleanable offset; a segment begins here."""
+    """The first uncleanable offset. A segment begins at it."""
     segments: Sequence[SealedSegment]
-    """All that begin before the upper bound, oldest first."""
+    """All segments that begin before the upper bound, oldest first."""
     producers: Mapping[int, tuple[int, int]]
     """By producer id: the offset of the producer's newest data batch (or -1), and its epoch."""
     aborted: Sequence[AbortedTransaction]
@@ -144,7 +144,8 @@ class CompactionPass:
     def map_keys(self) -> Iterator[int]:
         """Store the newest offset of each key, from the first dirty offset on."""
         facts, key_map = self._facts, self._map
-        # Skip transactions whose marker is before the dirty section. Their producers may have committed others since.
+        # Skip aborted transactions that ended before the dirty section. Their producers may have committed others
+        # since.
         open_later = [entry for entry in facts.aborted if entry.last_offset >= facts.first_dirty]
         transactions = CleanedTransactions(open_later)
         for segment in facts.segments:
@@ -165,8 +166,8 @@ class CompactionPass:
                         for _ in key_map.add(header, raw, start, end):
                             if self._is_step_over(header, end - start):
                                 yield 0
-                        # Stop inside the segment. The pass ends at the last offset that the map has, and the next pass
-                        # continues behind it.
+                        # The memory for keys is full, so end the pass inside this segment. The next pass continues
+                        # behind the last offset in the map.
                         if key_map.is_full:
                             break
                 yield len(chunk)
@@ -209,12 +210,12 @@ class CompactionPass:
     def finish(self, group: Sequence[SealedSegment]) -> SegmentIdentity | None:
         """Complete and sync the new segment, and return its identity.
 
-        Returns None if it equals the old segment or is empty. Its files are then removed.
+        Returns None if the new segment equals the old one or is empty, and removes the new files.
         """
         out = self._out
         assert out is not None, "rewrite() comes first"
-        # Keep a segment that stays the same, because a swap would make the owner rename files and readers open them
-        # anew.
+        # Keep the old files of an unchanged segment. A swap would make the owner rename files, and readers open them
+        # again.
         if not self._is_changed or not out.position:
             self.abandon()
             return None
@@ -223,7 +224,7 @@ class CompactionPass:
         return identity
 
     def abandon(self) -> None:
-        """Remove the unfinished segment, if there is one."""
+        """Remove the files of a new segment that is not finished."""
         if self._out is not None:
             self._out.remove()
             self._out = None
@@ -249,8 +250,8 @@ class CompactionPass:
             whole = memoryview(chunk)[at : at + _total(header)]
             out.add(fields, whole if kept is _WHOLE else kept, largest=fields[8], is_empty=False)
             self._is_changed = self._is_changed or kept is not _WHOLE
-        # Keep the batch without its records, because the last batch shows where the segment ends, and a producer's
-        # newest batch holds the sequence by which its retry is recognized.
+        # Keep a batch without its records in two cases: the last batch shows where the segment ends, and a producer's
+        # newest batch has the sequence by which the broker recognizes a retry.
         elif is_end or (header[PRODUCER_ID] >= 0 and self._is_newest_of_producer(header)):
             out.add(header, emptied(header), largest=header[MAX_TIMESTAMP], is_empty=True)
             self._is_changed = self._is_changed or bool(count)
@@ -268,9 +269,9 @@ class CompactionPass:
             return _WHOLE if count else None
         raw, position, end = records_of(header, chunk, at, self._record_bytes_max)
         horizon_ms = header[BASE_TIMESTAMP] if header[ATTRIBUTES] & HAS_DELETE_HORIZON else None
-        # KIP-534: a batch gets its delete horizon in the first pass that finds a tombstone in it, and the tombstone
-        # goes when the horizon has passed. Counted from the file's time, as before KIP-534, a later pass could begin
-        # the wait anew.
+        # KIP-534: a batch gets its delete horizon in the first pass that finds a tombstone in it, and the tombstone is
+        # removed when the horizon has passed. Before KIP-534 the wait counted from the file's time, and each pass could
+        # begin it anew.
         keep_tombstones = horizon_ms is None or self._now_ms < horizon_ms
         reading = survivors.walk(header, raw, position, end, keep_tombstones=keep_tombstones)
         spans, has_tombstones = yield from _charged(reading, end - position)
@@ -283,10 +284,10 @@ class CompactionPass:
         return (yield from _charged(rebuilding, end - position))
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """Filter a control batch; return as `_filter`. A marker that is not needed first gets its delete horizon."""
+        """Filter a control batch, and return as `_filter` does. A marker without use gets a delete horizon first."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
-            # Keep an unknown control batch, because it ends no transaction and nothing says when it may go.
+            # Keep a control batch of an unknown type. It ends no transaction, and nothing says when it may be removed.
             return _WHOLE
         may_go, aborted = self._transactions.on_marker(header, is_abort)
         if not header[RECORD_COUNT]:
@@ -331,7 +332,7 @@ class CompactionPass:
         fs = self._fs
         descriptor = fs.open(path, writable=False)
         try:
-            # The owner may have swapped or deleted the segment since it described it.
+            # The owner may have swapped or deleted the segment since it sent the inode.
             if fs.facts(descriptor).st_ino != segment.inode:
                 raise SegmentChanged(f"{path} was replaced while it was compacted")
             position, wanted = 0, self._chunk_bytes
@@ -342,8 +343,8 @@ class CompactionPass:
                     yield chunk, batches
                     position += batches[-1][0] + _total(batches[-1][1])
                     wanted = self._chunk_bytes
-                # Reading more would not help, because the batch's length is damaged, or the file is shorter than the
-                # owner said.
+                # No batch is whole, and a longer read would not change that: the batch's length is damaged, or the file
+                # is shorter than the owner said.
                 elif wanted <= len(chunk) or position + wanted > segment.size:
                     raise Corrupt(f"{path}: no whole batch at position {position}")
         finally:
@@ -355,7 +356,7 @@ class SegmentChanged(Exception):
 
 
 _WHOLE: Final = b"whole"
-"""A placeholder for a batch that stays as it is, so that it is copied without being encoded."""
+"""A placeholder for a batch whose records all stay. It is copied without being encoded again."""
 
 
 def _total(header: Header) -> int:
@@ -363,7 +364,7 @@ def _total(header: Header) -> int:
 
 
 def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
-    """Return (the whole batches in a chunk, the number of bytes that the first one needs if there is none)."""
+    """Return (the whole batches in a chunk, the number of bytes that the first batch needs if none is whole)."""
     batches: list[tuple[int, Header]] = []
     at, size, total = 0, len(chunk), HEADER_BYTES
     while at + HEADER_BYTES <= size:

@@ -1,6 +1,6 @@
 """The files of a compaction: the cleaner writes them, and opening a log cleans them up after a crash.
 
-    <base>.log.cleaned    The cleaner is writing it, or has died. Nobody else reads it.
+    <base>.log.cleaned    The cleaner is writing it, or has died. No other role reads it.
     <base>.log.swap       Complete and synced. The segments that it replaces are being renamed to .deleted.
     <base>.log            A segment of the log.
 
@@ -53,7 +53,7 @@ from kproc.wire.record_batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
-# In the order of the renames: the .log file last, because it decides.
+# Suffixes in the order of the renames. The .log file is last, because its rename decides the swap.
 SWAPPED_SUFFIXES: Final = (TXN_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
 
 _WRITE_BYTES: Final = 1 << 20
@@ -86,7 +86,7 @@ class CleanedSegment:
         self._buffers: list[bytes | memoryview] = []
         self._pairs: list[tuple[int, int]] = []
         self._times: list[tuple[int, int]] = []
-        # A pass that died leaves files of these names, and open(create=True) must not find them.
+        # Remove the files that a pass left which died, because open(create=True) must create new ones.
         for suffix in SWAPPED_SUFFIXES:
             fs.unlink(self.path(suffix))
         self._fd = fs.open(self.path(LOG_SUFFIX), create=True)
@@ -148,9 +148,9 @@ class CleanedSegment:
         """Write the rest, sync all files and close them. Return the new segment's identity.
 
         `next_offset` is the base offset of the next segment. If the new segment ends there, its size is recorded, so
-        that the opening notices a truncated file. Behind a gap of Kafka's cleaner the mark would turn it into a loss.
-        The .log file gets the modification time `modified_ns`, because retention may use it. The caller must sync the
-        directory. Raises DiskFull if the time index cannot be completed.
+        that the opening notices a truncated file. At a gap of Kafka's cleaner there is no mark, because the opening
+        would take the gap for a loss. The .log file gets the modification time `modified_ns`, because retention may use
+        it. The caller must sync the directory. Raises DiskFull if the time index cannot be completed.
         """
         fs = self._fs
         self.flush()
@@ -159,10 +159,11 @@ class CleanedSegment:
         if not self._time_index.append([(self._largest, self._largest_offset)]):
             raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
         fs.set_modified(self._fd, modified_ns)
-        # Write the checksum before the sync, which makes it durable, too.
+        # Write the checksum of the transaction index before the sync of the .log file, which makes its attribute
+        # durable, too.
         if (rows := fs.read_file(self.path(TXN_INDEX_SUFFIX))) is not None:
             fs.write_aborted_mark(self._fd, crc32(rows))
-        # The mark is true as soon as the file has a name in the log: if this sync fails, the file is removed.
+        # The mark of synced bytes precedes the sync. If the sync fails, the file never gets a name in the log.
         if self._end_offset == next_offset:
             fs.write_synced_mark(self._fd, self.position)
         fs.sync(self._fd)
@@ -189,7 +190,7 @@ class CleanedSegment:
                 index.close()
 
     def remove(self) -> None:
-        """Remove the files, because the owner rejected the swap or was never asked."""
+        """Remove the files, because the owner rejected the swap, or because the pass failed before it."""
         self.close()
         for suffix in SWAPPED_SUFFIXES:
             self._fs.unlink(self.path(suffix))
@@ -211,11 +212,11 @@ def deleted_files(directory: Path, base_offset: int) -> list[Path]:
 def finish_swaps(fs: Fs, directory: Path) -> list[str]:
     """Complete a swap that a crash interrupted in step 2 or 3, or undo one that it interrupted before.
 
-    Returns the names in the directory afterwards, because the caller needs them, too: after a crash thousands of logs
-    are opened, and a second listing of each would cost time.
+    Returns the names in the directory afterwards, so that the caller needs no second listing: after a crash thousands
+    of logs are opened.
     """
     names = fs.list_directory(directory)
-    # This is the usual case. A start opens thousands of logs, so it must cost one listing and no more.
+    # In the usual case no swap was interrupted. A start opens thousands of logs, so this case costs one listing only.
     if not any(name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for name in names):
         return names
     cleaned = [
@@ -228,13 +229,13 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
         if not name.endswith(SWAP_SUFFIX):
             continue
         base = parse_segment_file_name(name, LOG_SUFFIX + SWAP_SUFFIX)
-        # Behind a .log.cleaned the swap was never decided: the crash came while Kafka still wrote a replacement by
-        # several segments.
+        # Skip a .log.swap above a .log.cleaned: Kafka crashed while it still wrote a replacement by several segments,
+        # so that swap was never decided.
         if base is not None and (oldest_cleaned is None or base < oldest_cleaned):
             _finish_swap(fs, directory, base)
     # The remaining .swap files belong to undecided swaps: a .log.swap above a .log.cleaned, and indexes of a crash in
-    # step 1. Remove them before the .cleaned files. If this process died in between, the next opening would otherwise
-    # find such a .log.swap without a .log.cleaned and take it for a decided one.
+    # step 1. Remove them before the .cleaned files. In the other order a crash could leave a .log.swap without a
+    # .log.cleaned, which would count as decided.
     for name in fs.list_directory(directory):
         if name.endswith(SWAP_SUFFIX):
             fs.unlink(directory / name)
@@ -245,16 +246,16 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
     """Take steps 2 and 3 of the module's docstring for a .log.swap file, after a crash behind step 1.
 
-    A damaged file is left to the caller, which removes it. All old segments still exist then.
+    The caller removes a damaged .log.swap file. All old segments still exist then.
     """
     end_offset = _read_swap_end(fs, directory, base)
     if end_offset is None:
         if fs.exists(directory / segment_file_name(base, LOG_SUFFIX)):
             # The .swap file is damaged. Step 2 renames the oldest segment first, and it still exists, so all old
-            # segments do. Undo the swap.
+            # segments still exist. Undo the swap.
             return
-        # The .swap file is damaged, and the crash came in step 3: its oldest segment is gone already. Only the renames
-        # are left.
+        # The .swap file is damaged, and the crash came in step 3: its oldest segment is removed already. Only the
+        # renames are missing.
         end_offset = base
     logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
     names = fs.list_directory(directory)

@@ -1,9 +1,9 @@
 """KeyMap: the newest offset of each key in the dirty section of a log, in bounded memory.
 
-Kafka's map has 24 bytes for each key (an MD5 and the offset) and is an array. A Python dict of exact keys takes
-120 to 155 bytes for each (a million keys of 8 to 100 bytes), but needs no probing by Python code; what a run
-cannot hold is left to the next pass. Pages beside the keys hold one byte for each offset. The second reading then
-mostly counts bytes to find out which records of a batch survive, and does not walk the records.
+Kafka's map has 24 bytes for each key (an MD5 and the offset) and is an array. A Python dict of exact keys takes 120 to
+155 bytes for each (a million keys of 8 to 100 bytes), but needs no probing by Python code. Keys that do not fit are
+left to the next pass. Pages of flags hold one byte for each offset. The second reading then mostly counts bytes to find
+out which records of a batch survive, and does not walk the records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kproc.broker.storage.compaction_records import Newest, OffsetFlags, Survivo
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
 
-# Memory of a key's object and its offset's object beside the key's own bytes: 33 and 32 bytes, which the allocator
+# Bytes of memory of a key's object and its offset's object beside the key's own bytes: 33 and 32, which the allocator
 # rounds up to multiples of 16.
 _OBJECTS_BYTES: Final = 80
 _FLAGS_AT_ONCE: Final = 10_000
@@ -54,8 +54,7 @@ class KeyMap:
         """Add the keys of a batch. Yields between steps, so that the cleaner can pause."""
         newest = self._newest
         before = len(newest)
-        # Write into the dict of the pass directly, because a dict for each batch would cost as much as the keys
-        # themselves.
+        # Write into the dict of the whole pass. A dict for each batch would cost as much time as the keys.
         if header[BASE_OFFSET] >= self._first_dirty:
             yield from collect_keys(newest, header, raw, position, end)
         else:  # The log's start lies inside this batch.
@@ -64,7 +63,7 @@ class KeyMap:
             newest.update({key: at for key, at in inside.items() if at >> 1 >= self._first_dirty})
         new_keys = len(newest) - before
         if new_keys:
-            # An upper bound by the batch: its keys are no longer than its records.
+            # Count an upper limit: a batch's keys are together no longer than its records.
             self._key_bytes += min((end - position) * new_keys // max(1, header[RECORD_COUNT]), new_keys * 32)
         self.advance(last_offset_of(header))
 
@@ -76,14 +75,14 @@ class KeyMap:
         self.latest = max(self.latest, offset)
 
     def finish(self) -> Iterator[Survivors | None]:
-        """Build the survivors. Yields None between steps and the survivors at the end."""
+        """Build the Survivors. Yields None between steps, and the Survivors at the end."""
         first_dirty, flags = self._first_dirty, OffsetFlags()
         offset_count = self.latest - first_dirty + 1
         entries = iter(self._newest.values())
         while part := list(islice(entries, _FLAGS_AT_ONCE)):
             for at in part:
                 number = (at >> 1) - first_dirty
-                # Produce may have stored the batch unchecked, so an offset delta can have any value.
+                # Produce may have stored the batch without checking its records, so an offset delta can have any value.
                 if not 0 <= number < offset_count:
                     raise Corrupt(f"the record at offset {at >> 1} lies outside of its batch")
                 flags.set(number, 1 + (at & 1))

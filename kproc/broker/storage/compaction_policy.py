@@ -1,10 +1,10 @@
-"""Decides what is compacted: pure functions over the facts of segments, so that a table of cases can test them.
+"""Decides which segments are compacted: pure functions over attributes of segments, tested with a table of cases.
 
 As in Kafka's LogCleanerManager, the section before the first dirty offset was compacted before, and the section from
-there to the first uncleanable offset can be. A log is due if the second section is a large enough share of both, or
-holds records that are older than max.compaction.lag.ms. The active segment is never compacted. Unlike in Kafka, records
-that no sync has confirmed are not compacted either: a power loss can take the newer record, and the older one must
-then still exist.
+there to the first uncleanable offset can be compacted now. A log is due if the second section is a large enough share
+of both, or holds records that are older than max.compaction.lag.ms. The active segment is never compacted. Unlike in
+Kafka, records that no sync has confirmed are not compacted either: a power loss can remove the newer record of a key,
+and then the older one must still exist.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.retention import SegmentInfo
 from kproc.wire.primitives import INT64_MAX
 
-# Limit of old segments that one swap replaces, because each costs the owner up to five renames in one step of its
-# loop. The next pass groups segments that are still small.
+# Limit of old segments that one swap replaces. For each of them the owner makes up to five renames in one step. The
+# next pass groups segments that are still small.
 SEGMENTS_PER_SWAP: Final = 16
 
 
@@ -76,12 +76,13 @@ def assess(
     if checkpoint is not None and start_offset <= checkpoint <= end_offset:
         first_dirty = checkpoint
     dirty = [segment for segment in sealed if segment.next_offset > first_dirty]
-    # An open transaction may still be aborted, an unsynced record may be lost, and the active segment is still written.
+    # Do not compact an open transaction, which may still be aborted, an unsynced record, which may be lost, or the
+    # active segment.
     bound = min(limits.stable_offset, limits.synced_offset, active)
     if config.min_compaction_lag_ms > 0:
         young = now_ms - config.min_compaction_lag_ms
         bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])
-    # Compact whole segments only, and so exclude the segment that contains the bound.
+    # Compact whole segments only. So exclude the segment that contains the bound.
     first_uncleanable = max(
         (segment.base_offset for segment in segments if segment.base_offset <= bound),
         default=segments[0].base_offset,
@@ -105,7 +106,7 @@ def _is_overdue(
 
 
 class SealedSegment(NamedTuple):
-    """A segment that may be compacted. The facts come from its owner and from its files."""
+    """A segment that may be compacted. Its attributes come from its owner and from its files."""
 
     base_offset: int
     next_offset: int
@@ -119,7 +120,7 @@ class SealedSegment(NamedTuple):
 def group_segments(
     segments: Sequence[SealedSegment], config: LogConfig, *, segments_max: int = SEGMENTS_PER_SWAP
 ) -> list[list[SealedSegment]]:
-    """Group neighbours whose sum fits into one segment by segment.bytes, segment.index.bytes and 32-bit offsets.
+    """Group adjacent segments that together fit into one by segment.bytes, segment.index.bytes and 32-bit offsets.
 
     Each group has at most `segments_max` segments.
     """

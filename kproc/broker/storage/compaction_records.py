@@ -1,11 +1,11 @@
 """Reads the records of one batch for compaction: their keys, and whether they have a value.
 
-The two loops run once for every record that is compacted. They decode one-byte varints inline, and the key is the only
-object that they make. The record's length skips its timestamp and headers. Produce may have stored the batch unchecked,
-so a length can have any value. A batch whose records do not end where the batch ends is Corrupt.
+The two loops run once for every record that is compacted. They decode one-byte varints inline, and create no object but
+the key. The record's length skips its timestamp and headers. Produce may have stored the batch unchecked, so a length
+can have any value. A batch whose records do not end where the batch ends is Corrupt.
 
 Every loop over records is a generator that yields after RECORDS_PER_STEP records, because a batch of a few kB can
-decompress to 128 MiB. The cleaner does its other work in between.
+decompress to 128 MiB. The cleaner does its other work between two steps.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ from kproc.wire.record_batch import (
 )
 from kproc.wire.record_check import check_record_sizes
 
-# A longer key is stored as its digest. Two different keys would only be mixed up if they had the same 256 bits of
-# BLAKE2b. Digests are longer than exact keys, so the two kinds never collide.
+# A longer key is stored as its digest. Two long keys are confused only if their 256 bits of BLAKE2b are equal. Digests
+# are longer than exact keys, so a digest never equals an exact key.
 EXACT_KEY_MAX: Final = 31
 _DIGEST_BYTES: Final = 32
-# Keys with this zig-zag coded length or a longer one are stored as digests. It is below 128, and so one byte.
+# Keys with this zig-zag coded length or a longer one are stored as digests. It is below 128, so it is one byte as a
+# varint.
 _LONG_KEY: Final = 2 * EXACT_KEY_MAX + 1
 
 # Records of one step, which take about 2 ms. The cleaner's slices take 5 ms.
@@ -68,14 +69,14 @@ RECORDS_MAX: Final = 500_000
 _VARLONG_BYTES_MAX: Final = 10
 
 _CRC: Final = Struct(">I")
-# Attributes that a batch without records keeps: those about its producer and its timestamps, not its codec.
+# Attribute bits that a batch without records keeps: those about its producer and its timestamps, but not its codec.
 _KEPT_ATTRIBUTES: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 Newest = dict[bytes, int]
 """Key -> twice the offset of its newest record, plus one if that is a tombstone."""
 
 Span = tuple[int, int]
-"""Where a record begins and ends in the batch's records."""
+"""The positions where a record begins and ends in the bytes of its batch's records."""
 
 
 def records_of(
@@ -83,10 +84,10 @@ def records_of(
 ) -> tuple[bytes, int, int]:
     """Return (bytes, position, end) of the records of the batch at `at`, decompressed if need be.
 
-    Raises Corrupt if the CRC does not match, the records cannot be decompressed, one of them is then larger than
+    Raises Corrupt if the CRC does not match, the records cannot be decompressed, a decompressed record is larger than
     `record_bytes_max`, or the batch claims more than RECORDS_MAX records.
     """
-    # The count is the producer's word. Check it before the CRC and the decompression, which are the expensive steps.
+    # The producer has chosen the record count. Check it first, because the CRC and the decompression are expensive.
     if header[RECORD_COUNT] > RECORDS_MAX:
         raise Corrupt(
             f"the batch at offset {header[BASE_OFFSET]} claims {header[RECORD_COUNT]} records; compaction reads at "
@@ -108,7 +109,7 @@ def records_of(
 
 def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
     """Store the keys of all records of a batch, in steps. Records without a key are skipped."""
-    # Offset and flag share one int, because a tuple would double the memory of each key.
+    # Store the offset and the tombstone flag in one int, because a tuple would double the memory of each key.
     doubled = 2 * header[BASE_OFFSET]
     try:
         for step in steps_of(header[RECORD_COUNT]):
@@ -133,7 +134,8 @@ def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end:
                 if size < _LONG_KEY:
                     if not size & 1:
                         after = position + (size >> 1)
-                        # The delta is zig-zag coded and positive: it is doubled already. 1 is the length of null.
+                        # The zig-zag coded offset delta is positive, so it is twice the delta. A value length of 1
+                        # means null: a tombstone.
                         newest[raw[position:after]] = doubled + delta + (raw[after] == 1)
                 else:
                     key, after = _digest(raw, position - 1)
@@ -141,7 +143,7 @@ def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end:
                 position = following
             yield
     except (IndexError, ProtocolError):
-        # Any position but `end` makes the check below raise Corrupt.
+        # The records are malformed. Set a position that makes the following check raise Corrupt.
         position = -1
     if position != end:
         raise _unreadable(header)
@@ -168,7 +170,7 @@ def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
 
 
 class OffsetFlags:
-    """A flag for each offset of a section: 1 if its record is the newest of its key, 2 if that is a tombstone, else 0.
+    """A flag for each offset of a section: 1 for the newest record of a key, 2 if it is a tombstone, 0 for all others.
 
     Flags are stored in pages, so that memory grows with the number of keys and not with the offsets. Batch headers can
     claim billions of offsets without records, and compaction leaves large gaps.
@@ -241,7 +243,7 @@ class Survivors:
     def walk(
         self, header: Header, raw: bytes, position: int, end: int, *, keep_tombstones: bool
     ) -> Generator[None, None, tuple[list[Span], bool]]:
-        """Read a batch in steps. Return (spans of the records that stay, whether one of them is a tombstone)."""
+        """Read a batch in steps. Return (spans of the records that stay, True if one of them is a tombstone)."""
         # The loop calls no function for a plain record, because it runs for every record of a log. A call would cost
         # as much as the rest of the work on the record.
         base, newest = header[BASE_OFFSET], self.newest
@@ -276,13 +278,15 @@ class Survivors:
                     else:
                         key, after = _digest(raw, position - 1)
                     position = following
-                    # The map of keys ends here, because its memory was full. Nothing is known about this key.
+                    # The map of keys ended before this record, because its memory was full. Keep the record, because a
+                    # newer one is unknown.
                     if offset > latest:
                         stays = True
-                    # As in Kafka's cleaner, a record without a key goes, because nothing could ever replace it.
+                    # As in Kafka's cleaner, remove a record without a key, because no later record could ever replace
+                    # it.
                     elif key is None:
                         stays = False
-                    # The clean section has each key once, so a record of the dirty section with the same key is always
+                    # The clean section has each key once. If the key is also in the dirty section, the record there is
                     # newer.
                     elif offset < first_dirty:
                         stays = key not in newest
@@ -290,8 +294,8 @@ class Survivors:
                         stays = newest.get(key, -1) >> 1 == offset
                     if stays:
                         if raw[after] == 1:  # The length of a null value.
-                            # delete.retention.ms has passed since a pass first found the tombstone, so every consumer
-                            # had the time to read it.
+                            # Remove the tombstone: delete.retention.ms has passed since a pass first found it, so that
+                            # every consumer had the time to read it.
                             if not keep_tombstones and offset <= latest:
                                 continue
                             has_tombstones = True
@@ -310,8 +314,8 @@ def rebuild(
     """Build a batch with the records at `spans`, and the same offsets, producer, codec and timestamp type.
 
     `horizon_ms` is a delete horizon (KIP-534) that the batch gets now, or None. Attribute bit 6 and the base timestamp
-    store it, so that all timestamps must be encoded again as deltas to it. Without it the records are copied. Yields
-    between steps.
+    store the horizon, so that all timestamps are encoded again as deltas to it. Without a horizon the records are
+    copied. Yields between steps.
     """
     base, _, epoch, _, _, attributes, delta, base_timestamp, largest, pid, pid_epoch, sequence, _ = header
     is_create_time = not attributes & LOG_APPEND_TIME
@@ -344,7 +348,7 @@ def rebuild(
 
 
 def all_spans(header: Header, raw: bytes, position: int, end: int) -> list[Span]:
-    """Return the spans of all records of a control batch, which rebuild() then keeps."""
+    """Return the spans of all records of a control batch, for rebuild(), which then keeps all of them."""
     spans = []
     try:
         for _ in repeat(None, header[RECORD_COUNT]):
@@ -359,9 +363,9 @@ def all_spans(header: Header, raw: bytes, position: int, end: int) -> list[Span]
 
 
 def emptied(header: Header) -> bytes:
-    """Encode the batch of `header` without its records. It keeps offsets and sequence, for the producer's state.
+    """Encode the batch of `header` without its records. The batch keeps offsets and sequence, for the producer's state.
 
-    As in Kafka it keeps the largest timestamp, and loses codec, base timestamp and delete horizon.
+    As in Kafka the batch keeps the largest timestamp, and loses codec, base timestamp and delete horizon.
     """
     base, _, epoch, _, _, attributes, delta, _, largest, pid, pid_epoch, sequence, _ = header
     return _seal(

@@ -20,7 +20,7 @@ from kproc.wire.record_batch import TRANSACTIONAL
 
 
 class CleanedTransactions:
-    """Decides about transactional batches and markers. A pass calls it for all of them, in the order of the log."""
+    """Decides which transactional batches and markers are removed. A pass calls it for each of them, in log order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = [(entry.first_offset, entry) for entry in aborted]
@@ -50,14 +50,14 @@ class CleanedTransactions:
         """
         self._advance(last_offset_of(header))
         producer_id = header[PRODUCER_ID]
-        # The marker is gone already, and so are the records of its transaction.
+        # An earlier compaction has removed the marker and the records of its transaction.
         if is_abort is None:
             return True, None
         if not is_abort:
             found = producer_id in self._committed
             self._committed.discard(producer_id)
-            # Keep the commit marker as long as the log has a record of its transaction: a reader must learn how it
-            # ended.
+            # Keep the commit marker as long as the log has a record of its transaction: a reader must learn how the
+            # transaction ended.
             return not found, None
         entry = self._aborted.pop(producer_id, None)
         if entry is None or producer_id not in self._seen:

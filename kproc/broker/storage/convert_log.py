@@ -1,7 +1,7 @@
 """Converts a partition's segments from message formats 0 and 1 to batches of format 2, while no broker uses them.
 
-The conversion keeps offsets, keys, values, timestamps and codecs. A record of format 0 has no timestamp before and
-after. A timestamp of type LogAppendTime keeps its value and becomes a CreateTime.
+The conversion keeps offsets, keys, values, timestamps and codecs. A record of format 0 has no timestamp, also after the
+conversion. A timestamp of type LogAppendTime keeps its value and becomes a CreateTime.
 
 One rename replaces each segment, after the new file was synced. After a crash at any step some segments are old and
 some are new, and a second run converts the rest.
@@ -87,12 +87,12 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool, dry_r
         fs.close(target)
     finally:
         fs.close(source)
-    # Remove the two indexes, because positions in the file change. The next opening of the log rebuilds them.
+    # Remove the two indexes, because the positions of batches change. The next opening of the log rebuilds them.
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         fs.unlink(directory / segment_file_name(base, suffix))
     sync_directory(fs, directory)
-    # The removal of the indexes is on the disk by now. Otherwise a power loss could leave old indexes beside the new
-    # file.
+    # The removal of the indexes is durable by now. If the rename came first, a power loss could leave old indexes
+    # beside the new file.
     fs.rename(temporary, path)
     sync_directory(fs, directory)
     return count
@@ -123,7 +123,7 @@ def _write_converted(fs: Fs, target: int, entries: Iterator[tuple[int, bytes]], 
             continue
         message, records = _decode(content, path)
         count += len(records)
-        # A compressed message is a batch of its own already. Its records stay together, so that they compress as well
+        # A compressed message contains several records. They stay together as one batch, so that they compress as well
         # as before.
         if message.codec:
             write_group()
@@ -148,8 +148,8 @@ def _decode(content: bytes, path: Path) -> tuple[OldMessage, list[Record]]:
 def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> Iterator[tuple[int, bytes]]:
     """Yield (magic, bytes) of each message or batch in a segment.
 
-    A torn tail of the last segment is yielded as one entry of format 2 and so copied unchanged. Recovery decides about
-    it when the log is opened.
+    A torn tail of the last segment is yielded as one entry of format 2, so that it is copied unchanged. Recovery
+    handles it when the log is opened.
     """
     position = 0
     chunk, chunk_at = b"", 0
@@ -171,7 +171,7 @@ def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> It
 
 
 def _total(chunk: bytes, inside: int) -> int | None:
-    """Return the size of the message or batch that begins there; None if its length is not in the chunk or invalid."""
+    """Return the size of the message or batch at `inside`; None if its length is invalid or not in the chunk."""
     if inside + MAGIC_AT >= len(chunk):
         return None
     total = int.from_bytes(chunk[inside + 8 : inside + 12], "big") + LOG_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""The names of the files in a partition's directory: those of segments, and those that a crash has left over.
+"""The names of the files in a partition's directory: files of segments, and files that a crash has left over.
 
 Recovery calls this before it opens any segment. A power loss can keep some changes of names and lose others.
 """
@@ -48,8 +48,9 @@ def check_newest(directory: Path, bases: Sequence[int], newest: int | None, star
     """Raise Corrupt if the segment with the base offset `newest`, whose name was synced, and all above it are missing.
 
     No crash causes this. Recovery removes no segment up to the mark. Retention and DeleteRecords keep the last segment,
-    or create a new one first, and compaction keeps it. Only where names reach the disk in any order, a power loss can
-    keep the deletion of all segments and lose the new one. A DeleteRecords explains that by the log's start.
+    or create a new one first, and compaction keeps it. On a file system that writes names in any order, a power loss
+    can keep the deletion of all segments and lose the new one. Then a DeleteRecords has moved the log's start above the
+    mark, which is allowed.
     """
     if newest is None or (bases and bases[-1] >= newest) or newest < start_offset:
         return
@@ -70,8 +71,8 @@ def finish_interrupted(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[l
     for name in names:
         suffix = name[name.rfind(".") :]
         base = parse_segment_file_name(name, suffix)
-        # An owner that died before file.delete.delay.ms had passed leaves .deleted files. One that died inside
-        # replace_file() leaves a temporary file.
+        # .deleted files are from an owner that died before file.delete.delay.ms had passed, temporary files from one
+        # that died inside replace_file().
         if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
             strays.append(name)
         # Skip files that belong to no segment, such as leader-epoch-checkpoint and partition.metadata.
@@ -83,10 +84,11 @@ def finish_interrupted(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[l
             snapshots.append(base)
         elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             indexes.append((base, name))
-    # A power loss can keep the names of indexes without the name of their .log file: a roll and a deletion change
-    # several names, and the disk orders them as it likes.
+    # Remove indexes without a .log file. A power loss can leave them, because a roll and a deletion change several
+    # names, which reach the disk in any order.
     strays += [name for base, name in indexes if base not in bases]
-    # A crash of an earlier recovery, in recovery: the torn segment is renamed, but the new name is not synced.
+    # An earlier recovery renamed a torn segment and crashed before it synced the new name. Sync it before the file is
+    # removed.
     if any(_was_behind(name, bases) for name in strays):
         sync_names(fs, directory)
     for name in strays:

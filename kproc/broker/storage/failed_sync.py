@@ -1,12 +1,12 @@
 """Records a failed sync, and writes the log again at its next opening.
 
 After a failed fdatasync the kernel marks the pages that it could not write as clean. Reads still return them, the next
-fdatasync of the file succeeds, and a power loss removes them. The page cache outlives every role and the broker, so it
-must not be believed above the recovery point. The sync thread leaves a note in the partition's directory. The next
-opening of the log finds the note, verifies all batches above the recovery point, writes them again and syncs them. If
-that fails, the log is not opened and the note stays.
+fdatasync of the file succeeds, and a power loss removes them. The page cache outlives every role and the broker, so its
+content above the recovery point may differ from the disk. The sync thread leaves a note in the partition's directory.
+The next opening of the log finds the note, verifies all batches above the recovery point, writes them again and syncs
+them. If that fails, the log is not opened and the note stays.
 
-The note needs no sync, because after a power loss the files are read from the disk and can be believed.
+The note needs no sync, because after a power loss the page cache is gone and the files show what is on the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def write_note(fs: Fs, directory: Path) -> None:
-    """Record that a sync of this log failed. Best effort: during this run of the broker its row says so, too."""
+    """Record that a sync of this log failed. Best effort: until the broker stops, the partition's row says so, too."""
     path = directory / NOTE_FILE
     try:
         if not fs.exists(path):
@@ -38,7 +38,7 @@ def write_note(fs: Fs, directory: Path) -> None:
 
 
 def remove_note(fs: Fs, directory: Path) -> None:
-    """Remove the note, because everything was written again and synced."""
+    """Remove the note, because the log was written again and synced."""
     fs.unlink(directory / NOTE_FILE)
 
 
@@ -46,7 +46,7 @@ def write_again(fs: Fs, segments: Sequence[LogSegment], offset: int) -> int:
     """Write the batches of these segments from `offset` on over themselves, and return the number of bytes.
 
     This makes their pages dirty again, so that the next sync writes them to the disk. Recovery has rebuilt the offset
-    and time indexes already; the transaction indexes are written again here.
+    and time indexes already; this function also writes the transaction indexes again.
     """
     written = 0
     for segment in segments:

@@ -5,7 +5,7 @@ A partition's directory `<topic>-<partition>/` holds, for each segment that star
     00000000000000000123.log        record batches v2, back to back (see kproc/wire/record_batch.py)
     00000000000000000123.index      offset -> byte position, sparse
     00000000000000000123.timeindex  largest timestamp so far -> offset, sparse
-    00000000000000000123.txnindex   aborted transactions; exists only if there are any
+    00000000000000000123.txnindex   aborted transactions; exists only if a transaction was aborted
     00000000000000000123.snapshot   producer state of everything before offset 123
 
 Every number is big-endian. Index files carry no version: their format has been the same since Kafka 0.10.1.
@@ -26,9 +26,9 @@ DELETED_SUFFIX: Final = ".deleted"
 DELETE_DIRECTORY_SUFFIX: Final = "-delete"
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 FUTURE_DIRECTORY_SUFFIX: Final = "-future"  # Kafka's, while it copies a partition to another disk.
-# The metadata log's directory has a partition's name and files, and belongs to the controller alone.
+# The directory of the metadata log. Its name and files are like a partition's, but it belongs to the controller.
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
-# The rules of fault injection, in log.dirs. Each start of the broker removes it.
+# Directory in log.dirs with the rules of fault injection. Each start of the broker removes it.
 FAULTS_DIRECTORY: Final = ".faults"
 FAULT_RULE_SUFFIX: Final = ".rule"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -40,12 +40,12 @@ SWAP_SUFFIX: Final = ".swap"
 # segment without an index, which is rebuilt, and never an index without its segment.
 SEGMENT_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX)
 
-# Topic, partition, 32 random hexadecimal digits, kind.
+# The name of a deleted or set-aside directory: topic, partition, 32 random hexadecimal digits, kind.
 _SET_ASIDE: Final = re.compile(r"(.+)-([0-9]+)\.[0-9a-f]{32}(-delete|-stray|-future)", re.DOTALL)
 
 OFFSET_DIGITS: Final = 20  # Kafka pads base offsets to this many digits, one more than 2**63 - 1 has.
 
-# Relative offsets and positions are signed 32-bit in the index files.
+# The largest relative offset and position: both are signed 32-bit integers in the index files.
 INT32_MAX: Final = 2**31 - 1
 # Placeholders for an unknown offset and epoch, in files and in memory.
 NO_OFFSET: Final = -1
@@ -112,7 +112,7 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 def parse_segment_file_name(name: str, suffix: str) -> int | None:
     """Return the base offset in the name of a segment's file, or None for another name.
 
-    Neither kproc nor Kafka writes a name with another number of digits. It can be an operator's copy.
+    Neither kproc nor Kafka writes a name with another number of digits. Such a file can be an operator's copy.
     """
     digits = name[:OFFSET_DIGITS]
     is_ours = name[OFFSET_DIGITS:] == suffix and digits.isascii() and digits.isdigit()

@@ -1,10 +1,11 @@
 """Every system call of the log, behind one Protocol, so that a test can fail the nth write or sync.
 
-The only file of storage/ that sees OSError. It becomes one of these:
+No other file of storage/ catches OSError. OsFs converts an OSError into one of these:
 
 - `Shortage`: the host has no free descriptor or memory (EMFILE, ENFILE, ENOMEM). The operation fails, its caller undoes
   it, and a later operation may succeed.
-- `DiskFull`, a kind of Shortage: no space (ENOSPC, EDQUOT, EFBIG). The caller truncates the partial write and goes on.
+- `DiskFull`, a kind of Shortage: no space (ENOSPC, EDQUOT, EFBIG). The caller truncates the partial write and
+continues.
 - `DiskFailed`: anything else. After a failed write or sync the disk's content is unknown: the kernel drops the dirty
   pages and reports the error once, so a second fsync that succeeds proves nothing. The log goes offline, and the call
   is never retried. This holds for every error of a sync of a log, whatever its number.
@@ -24,7 +25,8 @@ from kproc.common.regular_file import open_regular
 
 IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers with EINVAL.
 
-# EFBIG is the limit of a file's size (RLIMIT_FSIZE). Like a full disk, it fails one write and leaves the others alone.
+# EFBIG: the write exceeds the limit of a file's size (RLIMIT_FSIZE). As with a full disk, one write fails and the file
+# stays usable.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -37,15 +39,15 @@ _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, e
 
 # The f_type that statfs reports for ext2, ext3 and ext4.
 _EXT4: Final = 0xEF53
-# Keep the file's size. Otherwise it would grow to the end of the reserved blocks, and recovery takes the size for the
-# end of the records.
+# Flag of fallocate: keep the file's size. Otherwise the file would end behind the reserved blocks, and recovery would
+# take that for the end of the records.
 _FALLOC_KEEP_SIZE: Final = 1
 _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reserved at once.
 
 _SMALL_BYTES: Final = 1 << 16  # One read of a small file; a read is shorter only at the end of a file.
 
-# Kafka leaves the mode to the umask, so that usually every user of the host can read records in spite of ACLs. kproc
-# lets no other users read them, and the mode of the data directory decides about its group.
+# Mode of new files. Kafka leaves it to the umask, so that usually every user of the host can read records in spite of
+# ACLs. In kproc only the owner and the data directory's group can.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
@@ -118,15 +120,15 @@ class OsFs:
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
             if create:
-                # O_EXCL, because a file that exists already is a remnant of a failed creation or belongs to another
-                # owner. Both must not be written over silently.
+                # O_EXCL: a file that exists already was left by a failed creation or belongs to another owner. It must
+                # not be overwritten silently.
                 return os.open(path, flags | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
             return open_regular(path, flags)
         except OSError as error:
             raise failure(error, f"open {path}") from error
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor. An error says nothing about the data that a sync has not reported before."""
+        """Close a descriptor. An error of close() adds nothing about the data that a sync has not reported."""
         try:
             os.close(descriptor)
         except OSError as error:
@@ -145,7 +147,7 @@ class OsFs:
         The position is explicit, so that the next write after a failed one overwrites its prefix.
         """
         try:
-            # This path comes first and does not slice the list, because nearly every append fits into one call.
+            # Fast path without slicing the list, because nearly every append fits into one call.
             if len(buffers) <= IOV_COUNT_MAX:
                 wanted = sum(map(len, buffers))
                 written = os.pwritev(descriptor, buffers, position)
@@ -174,7 +176,7 @@ class OsFs:
                 return
             rest[0] = rest[0][written:]
             written = os.pwritev(descriptor, rest, position)
-            # Without this check the loop would never end, because a call that writes nothing reports no error.
+            # A call that writes 0 bytes reports no error. Without this check the loop would never end.
             if written == 0:
                 raise OSError(errno.ENOSPC, "pwritev wrote 0 bytes")
             position += written
@@ -182,9 +184,10 @@ class OsFs:
     def reserve(self, descriptor: int, position: int, length: int) -> bool:
         """Reserve disk blocks for bytes that will be written, also beyond the file's end; its size does not change.
 
-        This is done only where it makes writes cheaper. Without reserved blocks ext4 updates quota, space and extents
-        for every 4 KiB that are written: with 16 MiB reserved, writes of 1 MB cost 0.66 of the cycles, of 16 KB 0.84
-        (bench/micro/preallocation.py). XFS reserves by itself; tmpfs would use up the memory.
+        Only ext4 gets a reservation, because there it makes writes cheaper. Without reserved blocks ext4 updates quota,
+        space and extents for every 4 KiB that are written: with 16 MiB reserved, writes of 1 MB cost 0.66 of the
+        cycles, of 16 KB 0.84 (bench/micro/preallocation.py). XFS reserves blocks by itself. On tmpfs a reservation
+        would use up memory.
 
         Returns False if nothing was reserved. That does no harm, because a write reports any problem of the disk.
         """
@@ -215,9 +218,9 @@ class OsFs:
     def write_synced_mark(self, descriptor: int, size: int) -> None:
         """Record in a file's extended attribute that its first `size` bytes were synced.
 
-        The next sync of the file makes that durable at no extra cost: a sync of a file that grew commits its inode,
-        and with it earlier changes of the inode, in the journal's order. If there is no room for the attribute, or the
-        file system has none, the old mark stays, which is lower but still true.
+        The next sync of the file makes that durable at no extra cost: a sync of a file that grew commits its inode, and
+        with it earlier changes of the inode, in the journal's order. If the attribute does not fit, or the file system
+        has none, the old mark stays, which names fewer bytes but is true.
         """
         _set_number(descriptor, _SYNCED, size)
 
@@ -234,9 +237,10 @@ class OsFs:
         return _get_number(descriptor, _ABORTED)
 
     def write_newest_mark(self, descriptor: int, base_offset: int) -> None:
-        """Record in an attribute of a partition's directory that all below a segment, and its name, were synced.
+        """Record in a partition directory's attribute that a segment's name, and all segments below it, were synced.
 
-        The journal commits the attribute some time later. Until then the old mark stays, which is lower but still true.
+        The journal commits the attribute some time later. Until then the old mark stays, which names an older segment
+        but is true.
         """
         _set_number(descriptor, _NEWEST, base_offset)
 
@@ -317,9 +321,9 @@ class OsFs:
         return True
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with everything in it, or a symbolic link without its target. A missing path is fine."""
+        """Remove a directory with its content, or a symbolic link without its target. A missing path is no error."""
         try:
-            # rmtree rejects a symbolic link, and the link must not lead to files outside of the data directory.
+            # Unlink a symbolic link itself. rmtree rejects it, and its target may be outside of the data directory.
             if path.is_symlink():
                 path.unlink()
             else:
@@ -354,7 +358,7 @@ def _set_number(descriptor: int, name: str, number: int) -> None:
         # mark in a second file could belong to another log.
         os.setxattr(descriptor, name, b"%d" % number)
     except OSError as error:
-        # Report errors that may also concern the data, such as EIO.
+        # Raise errors that may also concern the file's data, such as EIO.
         if error.errno not in _NO_MARK:
             raise failure(error, "setxattr") from error
 
@@ -375,10 +379,12 @@ def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) ->
     """Replace a file so that a reader, or a crash, sees either the old or the new content.
 
     `durable` also makes it survive a power loss, with two syncs. Without it, a power loss can bring the old content or
-    an empty file back. That is right for files that can be rebuilt, and makes creating 1,000 topics 20 times cheaper.
+    an empty file back. Without it is right for files that can be rebuilt: creating 1,000 topics is then 20 times
+    cheaper.
     """
     temporary = path.with_name(path.name + ".tmp")
-    # A crash inside an earlier call leaves the temporary file, and open(create=True) must not find it.
+    # Remove the temporary file that a crash inside an earlier call left, because open(create=True) must create a new
+    # one.
     fs.unlink(temporary)
     descriptor = fs.open(temporary, create=True)
     try:

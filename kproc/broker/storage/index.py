@@ -1,8 +1,8 @@
 """The two sparse indexes of a segment: offset -> position, and timestamp -> offset.
 
-Kafka maps 10 MB per index and trims the file when it is closed. These files hold only real entries. They are appended
-with one small write and read with a binary search over preads. Nothing is mapped, so an EIO is an exception and not a
-SIGBUS, and an idle index costs no memory. A crash leaves a whole file, or one with a torn last entry.
+Kafka maps 10 MB per index and trims the file when it is closed. kproc's index files hold only real entries. They are
+appended with one small write and read with a binary search over preads. Nothing is mapped, so an EIO is an exception
+and not a SIGBUS, and an idle index costs no memory. A crash leaves a whole file, or one with a torn last entry.
 
 An index is only derived data: one with entries that cannot be right (see `is_sane`) is rebuilt from the .log file.
 """
@@ -21,9 +21,11 @@ from kproc.broker.storage.format import OFFSET_ENTRY, TIME_ENTRY
 from kproc.broker.storage.fs import Fs, Shortage
 from kproc.wire.record_batch import NO_TIMESTAMP
 
-# The last steps of a binary search work on one block of 64 entries, at most 768 bytes: one system call instead of six.
+# Entries of the block that the last steps of a binary search read at once, at most 768 bytes: one system call instead
+# of six.
 _BLOCK_ENTRIES: Final = 64
-# Cached entries of an offset index: with batches as large as an interval, they cover the next two fetches of 256 KB.
+# Cached entries of an offset index. With batches as large as index.interval.bytes, they cover the next two fetches of
+# 256 KB.
 _WINDOW_ENTRIES: Final = 128
 
 CLOSED: Final = -1
@@ -101,7 +103,8 @@ class _SortedFile:
             self._fs.write(self.descriptor(), [content], position=self.count * size)
         except Shortage:
             self._is_torn = True
-            # If this fails, too, the next append repeats it first. Its entries must not follow an incomplete one.
+            # If the truncation fails, too, the next append repeats it before it writes, because entries must not follow
+            # an incomplete one.
             with suppress(Shortage):
                 self._cut_back()
             return False
@@ -123,9 +126,9 @@ class _SortedFile:
 
 
 class OffsetIndex(_SortedFile):
-    """offset -> position of the batch that ends with it; entries every index.interval.bytes or so.
+    """Maps offsets to positions: the position of the batch that ends with the offset, about every index.interval.bytes.
 
-    It caches the entries around the last lookup: a consumer that catches up needs one after the other. Only a
+    It caches the entries around the last lookup: a consumer that catches up looks them up one after the other. Only a
     truncation changes entries, and it clears the cache.
     """
 
@@ -154,8 +157,8 @@ class OffsetIndex(_SortedFile):
         """
         target = offset - self.base_offset
         lasts = self._lasts
-        # Read another window if the target lies outside of this one, unless the window ends there because the file
-        # does.
+        # Read another window if the target is outside of the cached one, unless the cached window ends at the file's
+        # first or last entry.
         if (
             not lasts
             or (target <= lasts[0] and self._window_from)
@@ -170,7 +173,8 @@ class OffsetIndex(_SortedFile):
     def _move_window(self, target: int) -> None:
         """Fill the cache with the entries around a relative offset and those behind them."""
         following = self._window_from + len(self._lasts)
-        # A consumer's next lookup is usually a little further on, so that no binary search is needed.
+        # A consumer's next lookup is usually a little behind this one. Then the following window has its entry, without
+        # a binary search.
         if self._lasts and target > self._lasts[-1]:
             self._read_window(following - 1)
             if target <= self._lasts[-1] or self._window_from + len(self._lasts) == self.count:
@@ -234,7 +238,7 @@ class OffsetIndex(_SortedFile):
 
 
 class TimeIndex(_SortedFile):
-    """timestamp -> offset: up to and with the offset no record has a larger timestamp."""
+    """Maps timestamps to offsets: up to and with the offset no record has a larger timestamp."""
 
     ENTRY = TIME_ENTRY
     __slots__ = ("last_timestamp",)
@@ -244,14 +248,14 @@ class TimeIndex(_SortedFile):
         self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
 
     def append(self, pairs: list[tuple[int, int]]) -> bool:
-        """Add those (timestamp, offset) pairs whose timestamp is larger than every one before.
+        """Add those (timestamp, offset) pairs whose timestamp is larger than all earlier timestamps.
 
         Return False after a Shortage: the index then lacks some pairs.
         """
         content = b""
         largest = self.last_timestamp
         for timestamp, offset in pairs:
-            # Timestamps must rise strictly, because the index is searched by them. Equal ones add nothing.
+            # Timestamps in the index must increase strictly, because a binary search relies on it. Skip the others.
             if timestamp > largest:
                 content += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
                 largest = timestamp
@@ -297,7 +301,7 @@ class TimeIndex(_SortedFile):
 
 
 def create_index(fs: Fs, path: Path) -> int:
-    """Create an empty index file and return its descriptor. Replace a file that a failed roll left."""
+    """Create an empty index file and return its descriptor. Replace a file that a failed roll has left."""
     fs.unlink(path)
     return fs.open(path, create=True)
 
@@ -311,7 +315,7 @@ def open_offset_index(fs: Fs, path: Path, base_offset: int, log_bytes: int) -> O
     try:
         return index if index.is_sane(log_bytes) else None
     finally:
-        # Keep no descriptor open, because a start opens the indexes of thousands of segments.
+        # Close the file, because a start opens the indexes of thousands of segments, more than it may have descriptors.
         index.close()
 
 
@@ -329,7 +333,7 @@ def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
 
 def _entry_count(fs: Fs, path: Path, entry_bytes: int) -> int | None:
     facts = fs.facts_at(path)
-    # A crash in the middle of an append leaves a part of an entry.
+    # A file whose size is no multiple of an entry is torn: its owner crashed in the middle of an append.
     if facts is None or facts.st_size % entry_bytes:
         return None
     return facts.st_size // entry_bytes

@@ -1,7 +1,7 @@
 """Checks of a segment's indexes against its batches, when recovery believes the batches without verifying them.
 
-An index can differ from its .log file: a file was changed outside the broker, or a power loss took pages of it. A wrong
-entry would hide records from look-ups by offset or time, so such indexes are built again.
+An index can differ from its .log file: a file was changed outside the broker, or a power loss has lost pages of one of
+them. A wrong entry would hide records from look-ups by offset or time, so such indexes are built again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kproc.wire.record_batch import NO_TIMESTAMP
 def rewind_indexes(fs: Fs, segment: LogSegment, believed_end: int) -> int:
     """Truncate the indexes behind the last entry below `believed_end`.
 
-    Returns the position of that entry, from where the scan begins, or 0 if the indexes must be rebuilt.
+    Returns the position of that entry, where recovery's scan begins, or 0 if the indexes must be rebuilt.
     """
     entry = segment.index.floor(believed_end - 1)
     if entry is None or segment.needs_index or not _names_batch(fs, segment, *entry[1:]):
@@ -37,7 +37,7 @@ def rewind_indexes(fs: Fs, segment: LogSegment, believed_end: int) -> int:
 def has_right_times(fs: Fs, segment: LogSegment) -> bool:
     """Return True if no batch behind the last index entry is later than the last entry of the time index.
 
-    Retention and searches by time skip a segment by that entry, without reading its records.
+    Retention and searches by time trust that entry, and skip a segment without reading its records.
     """
     if not _has_right_last_time(fs, segment):
         return False
@@ -46,7 +46,7 @@ def has_right_times(fs: Fs, segment: LogSegment) -> bool:
     try:
         headers = headers_from(segment, 0 if indexed is None else indexed[1])
         return all(header[MAX_TIMESTAMP] <= latest or not header[RECORD_COUNT] for header in headers)
-    # A batch is damaged. The caller then rebuilds the indexes, which reads every batch and reports this one.
+    # A batch is damaged. The caller rebuilds the indexes then, and reports the damage because it reads every batch.
     except Corrupt:
         return False
 
@@ -73,7 +73,8 @@ def _names_batch(fs: Fs, segment: LogSegment, offset: int, position: int) -> boo
     try:
         for _, header in walk_headers(fs, segment.descriptor(), position, segment.size, chunk_bytes=64):
             return last_offset_of(header) == offset
-    # A power loss can lose the page of an index that has this entry. Zeroes, or older bytes, then point into a batch.
+    # The entry points into the middle of a batch: a power loss has lost its page of the index, which then has zeroes or
+    # older bytes.
     except BadBatch:
         return False
     return False

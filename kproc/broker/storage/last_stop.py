@@ -1,7 +1,7 @@
 """LastStop: what is known about a log from outside its directory, when a Handler opens it.
 
-log_opener.py collects it from the checkpoints, the clean-shutdown marker and the partition table. log_end.py believes
-the log's files by it.
+log_opener.py collects it from the checkpoints, the clean-shutdown marker and the partition table. log_end.py decides by
+it which batches need no verification.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LastStop(msgspec.Struct, frozen=True):
 
     @property
     def explained_start(self) -> int | None:
-        """The largest start at which the log may begin, by all records outside its directory. None: there is none."""
+        """The largest offset at which the log may start, by checkpoints and row. None if neither records a start."""
         if self.effective_start or self.trusted is not None:
             return max(self.effective_start, self.recorded_start or 0)
         return self.recorded_start

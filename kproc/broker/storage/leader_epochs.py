@@ -1,4 +1,4 @@
-"""LeaderEpochs: the leader epochs of a log with their first offsets (KIP-101). The Log writes its checkpoint."""
+"""LeaderEpochs: the leader epochs of a log with their first offsets (KIP-101). No I/O; log.py writes the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kproc.broker.storage.format import NO_EPOCH, NO_OFFSET
 
 
 class LeaderEpochs:
-    """Entries of (epoch, first offset). Epochs and offsets rise strictly."""
+    """Entries of (epoch, first offset). Epochs and offsets increase strictly."""
 
     __slots__ = ("_epochs", "_starts")
 
@@ -34,7 +34,7 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Add an epoch that begins at an offset. Return False if it is the latest already.
+        """Add an epoch that begins at an offset. Return False if the epoch is the latest already.
 
         As in Kafka, an epoch that wrote nothing is dropped: entries that are not strictly before the new one, by epoch
         and by offset, are removed.
@@ -55,7 +55,7 @@ class LeaderEpochs:
             self.assign(epoch, start)
 
     def truncate_from(self, end: int) -> bool:
-        """Remove epochs that begin at or after the log's end. Return True if there were any."""
+        """Remove epochs that begin at or after the log's end. Return True if an epoch was removed."""
         before = len(self._epochs)
         while self._starts and self._starts[-1] >= end:
             self._epochs.pop()

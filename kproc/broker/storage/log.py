@@ -8,7 +8,7 @@ changes what readers and indexes see. A write that fails leaves no trace: the fi
 - Any other error of a write or a sync: the log goes offline. Reads still work, and appends are rejected until the log
   is opened again.
 
-Everything below `recovery_point` is known to be on the disk; a sync thread moves it (sync_point, fdatasync of the
+All records below `recovery_point` are known to be on the disk. A sync thread advances it (sync_point, fdatasync of the
 descriptors, mark_synced). Clients read records below the high watermark. Records of acks=all are hidden until a sync
 confirms them. The high watermark is the first hidden record, or the log's end if no record is hidden, so visible
 records are always a prefix of the log.
@@ -65,7 +65,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION: Final = 3
-# The log of a partition that no owner has had before.
+# LastStop for the log of a partition that no owner has had before.
 NEVER_STOPPED: Final = LastStop()
 
 
@@ -84,7 +84,7 @@ class Log:
         self.durability = LogDurability(state)
         self.retention = LogRetention(state)
         self.compaction = SegmentSwap(state)
-        # Bind these once, because every request calls them.
+        # Bind the methods of the parts once, because every request calls them.
         self.append, self.read, self.aborted_in = (
             self.appender.append,
             self.reader.read,
@@ -119,7 +119,8 @@ class Log:
         start_offset = max(last.effective_start, loaded.segments[0].base_offset)
         is_start_stale = loaded.epochs.truncate_to(start_offset)
         if loaded.epochs.latest > leader_epoch:
-            # The files come from another broker, or the metadata from an older copy. A leader epoch never decreases.
+            # The batches have a newer epoch than the metadata: the files are from another broker, or the metadata is an
+            # older copy. Use an epoch above theirs, because a leader epoch must never decrease.
             leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
         state = LogState(
             identity, config, leader_epoch=leader_epoch, clock=clock, fs=fs, segments=loaded.segments,
@@ -129,7 +130,8 @@ class Log:
         log = cls(state)
         log.truncated_bytes = loaded.truncated_bytes
         try:
-            # DeleteRecords had moved the start, and a crash came before leader-epoch-checkpoint had the new start.
+            # A DeleteRecords has moved the start, but a crash came before leader-epoch-checkpoint was written. Write it
+            # now.
             if is_start_stale:
                 write_start(fs, directory, loaded.epochs)
             log._complete(loaded, last, is_named=found is not None, is_empty=is_empty)
@@ -156,12 +158,13 @@ class Log:
             state.recovery_point = loaded.end_offset
         else:
             self.durability.trust(min(last.recovery_point, loaded.end_offset))
-        # An empty log may be newer than the clean stop: its owner may have died, or run out of disk space, after it had
-        # created the files and before it published a row. Its names are not synced. A log with records is older.
+        # An empty log may be younger than the clean stop: its owner may have died, or run out of disk space, after it
+        # had created the files and before it published a row. Its names may be unsynced. A log with records is older
+        # than the stop.
         if not clean or loaded.end_offset == state.active_base:
             unsynced.add_inherited(directory, state.active, state.recovery_point)
         unsynced.segments += [segment for segment in loaded.rebuilt if segment not in unsynced.segments]
-        # After a failed sync the page cache may hold bytes that are not on the disk.
+        # The log has a note about a failed sync: the page cache may have bytes that are not on the disk.
         if loaded.is_suspect:
             self.durability.write_again()
 
@@ -174,9 +177,9 @@ class Log:
             self.close_files()
 
     def prepare_close(self) -> SyncPoint:
-        """Begin a clean close. Returns the sync point that must be synced before close_files()."""
+        """Start a clean close. Return the sync point that must be synced before close_files()."""
         active = self.state.active
-        # Raises DiskFull if the disk has no space for the entry. The stop is then not clean.
+        # This raises DiskFull if the disk has no space for the last time index entry. The stop is then not clean.
         active.finish_time_index()
         if active.reserved_end:
             active.release_reserved()
@@ -258,7 +261,8 @@ class Log:
             end_offset=end_offset, start_offset=exported["start_offset"],
         )  # fmt: skip
         state.snapshots = ProducerSnapshots(exported["snapshots"], exported["bytes_since_snapshot"])
-        # Only a log that is offline is transferred with hidden records, because no sync will confirm them.
+        # Hide the records that the former owner hid. Only a log that is offline is transferred with such records,
+        # because no sync will confirm them.
         if exported["high_watermark"] < end_offset:
             state.hide(exported["high_watermark"], end_offset)
         state.undecided.extend((end, stable) for end, stable in exported["undecided"])

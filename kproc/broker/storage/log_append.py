@@ -1,4 +1,4 @@
-"""LogAppender: appending, the hot path of the broker. See log.py for what an append promises."""
+"""LogAppender: appending, the hot path of the broker. log.py documents the guarantees of an append."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from kproc.wire.record_check import check_small
 # Bytes between producer snapshots. They limit the replay by a dead owner's successor to about 0.2 s, because a header
 # scan of one-record batches takes 2.9 s/GiB.
 SNAPSHOT_BYTES: Final = 64 << 20
-# Batches of idempotent producers between snapshots. A successor reads each of them, in about 5 us, before it serves the
+# Batches of idempotent producers between snapshots. A successor reads each of them, in about 5 us, before it opens the
 # log. If there are more producers than this, a snapshot follows as many batches as there are producers, because a
 # snapshot costs 3 us a producer.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
-# Errors with which Kafka does not report the log's start offset.
+# Errors for which Kafka's Produce response does not contain the log's start offset.
 _WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -61,7 +61,7 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-# One result for each batch of an append, in order. A run adds the results of its batches.
+# One result for each batch of an append, in order. Each AppendRun adds the results of its batches.
 _Results = list[AppendResult]
 # For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
@@ -82,14 +82,14 @@ class AppendRun(msgspec.Struct, gc=False):
     pairs: list[tuple[int, int]] = msgspec.field(default_factory=list)
     times: list[tuple[int, int]] = msgspec.field(default_factory=list)
     is_segment_full: bool = False  # The next batch needs a new segment.
-    # The log behind the run: end offset, size of the segment, and so on.
+    # The state of the log after this run: end offset, size of the segment, and so on.
     end_offset: int = 0
     size: int = 0
     bytes_since_index: int = 0
     max_timestamp: int = 0
     max_timestamp_offset: int = 0
-    # Changes that precede the write, because a later batch of the run may depend on them. `_undo` reverts them:
-    # entries of producers before the run, verifications that its markers ended, rows for the transaction index.
+    # Changes that are made before the write, because a later batch of the run may depend on them. `_undo` reverts them:
+    # the producers' entries before the run, verifications that markers have ended, rows for the transaction index.
     producers: list[tuple[int, ProducerEntry | None]] = msgspec.field(default_factory=list)
     verifications: list[tuple[int, Verification]] = msgspec.field(default_factory=list)
     aborted: list[AbortedTransaction] = msgspec.field(default_factory=list)
@@ -131,7 +131,8 @@ class LogAppender:
                     state.roll(state.end_offset, now_ms)
                 if len(results) == len(batches):
                     return results
-        # Only a Shortage, such as a full disk, leaves the log online, because a later try can succeed.
+        # set_offline_after() leaves the log online after a Shortage, such as a full disk, because a later write can
+        # succeed.
         except StorageFailure as failure:
             state.set_offline_after(failure)
             reason = str(failure)
@@ -141,8 +142,8 @@ class LogAppender:
             paused.results = results
             raise
         except Exception as error:
-            # End the role, because producers, indexes and end offset may not match the file any more. Only a recovery
-            # by the successor can repair that.
+            # Raise FatalError, which ends the Handler: producers, indexes and end offset may not match the file any
+            # more, and only a successor's recovery repairs that.
             raise FatalError(
                 f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
             ) from error
@@ -150,10 +151,9 @@ class LogAppender:
         return results + [refusal] * (len(batches) - len(results))
 
     def _append_hidden(self, batches: list[memoryview], origin: str, hidden_from: int) -> list[AppendResult]:
-        """Append, then move the high watermark to the first hidden batch that was stored."""
+        """Append, then set the high watermark to the first hidden batch that was stored."""
         state = self._state
-        # Hide everything from here on before the write. Otherwise _commit() would move the high watermark over the new
-        # records.
+        # Hide all new records before the write. Otherwise _commit() would move the high watermark over them.
         state.hide(state.end_offset, INT64_MAX)
         try:
             results = self.append(batches, origin)
@@ -168,7 +168,7 @@ class LogAppender:
         state = self._state
         state.unconfirmed.pop()
         for result in results:
-            # A rejected batch and a duplicate have stored nothing that must be hidden.
+            # Skip rejected batches and duplicates, which have stored nothing that must be hidden.
             if not result.error_code and not result.is_duplicate:
                 state.unconfirmed.append((result.base_offset, state.end_offset))
                 break
@@ -217,8 +217,8 @@ class LogAppender:
         segment, start = state.active, len(results)
         limits = state.limits or self._prepare(now_ms)
         plain_bytes, segment_bytes, offset_max, roll_after, after_max_ms, interval, is_append_time = limits
-        # The inline checks below are those of a client's batch without a transactional id. Send every other batch to
-        # _examine().
+        # The inline checks are those for a client's batch without a transactional id. With this limit of 0 bytes every
+        # other batch goes to _examine().
         if origin is not CLIENT:
             plain_bytes = 0
         newest = now_ms + after_max_ms
@@ -231,7 +231,7 @@ class LogAppender:
         lasts, positions = state.tail.lasts, state.tail.positions
         run = AppendRun(start, len(lasts))
         marker: _Marker = None
-        # Append the first batch of a segment alone, because the roll time of the segment depends on its timestamp.
+        # Append the first batch of a segment alone, because its timestamp determines when the segment rolls.
         views = batches[start:] if position else batches[start : start + 1]
         for view in views:
             total = len(view)
@@ -248,7 +248,8 @@ class LogAppender:
                     and end <= segment_bytes and last <= offset_max
                     and (pid < 0 or sequence >= 0) and crc32c(view[CHECKED]) == crc
                     and (
-                        # The batch is one record, which ends where the batch ends.
+                        # A batch of one record without headers: the record's length field must match the end of the
+                        # batch.
                         (count == 1 and not attributes and not delta and total < LEADS_END
                             and lead == LEADS[total])
                         # Any other batch: check_small raises KafkaError if it is malformed.
@@ -261,7 +262,8 @@ class LogAppender:
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _, _ = header
                     last, end = next_offset + delta, position + len(view)
                     has_room = end <= segment_bytes and last <= offset_max and timestamp <= roll_after
-                    # The batch needs a new segment: write the run first. A duplicate is never written and needs none.
+                    # The batch needs a new segment. Stop, so that the batches before it are written first. A duplicate
+                    # is not written, so it needs none.
                     if not has_room and self._stored(header, origin) is None:
                         run.is_segment_full = True
                         break
@@ -280,7 +282,8 @@ class LogAppender:
             if is_append_time:
                 append_ms = timestamp = now_ms
                 stamp_append_time(view, now_ms)
-            # Record the batch before the write, because a later batch of this run may continue its sequence.
+            # Update the producer's state before the write, because a later batch of this run may continue the batch's
+            # sequence.
             if pid >= 0:
                 self._remember(run, header, marker, last, timestamp, now_ms)
             if timestamp > largest:
@@ -309,13 +312,13 @@ class LogAppender:
         return find_limits(self._state, now_ms)
 
     def _start_epoch(self) -> None:
-        """Record that this leader epoch begins here, before its first batch is written."""
+        """Record that this leader epoch begins at the log's end, before its first batch is written."""
         state = self._state
         if state.epochs.latest != state.leader_epoch:
             epochs = LeaderEpochs(state.epochs.entries())
             epochs.assign(state.leader_epoch, state.end_offset)
             checkpoints.write_leader_epochs(state.fs, state.directory, epochs.entries(), durable=False)
-            # Set this after the write, so that the next append tries again if the disk had no space for the file.
+            # Set the epochs after the file was written, so that the next append tries again if the disk had no space.
             state.epochs = epochs
         self._is_epoch_begun = True
 
@@ -389,7 +392,7 @@ class LogAppender:
 
     def _commit(self, run: AppendRun, batches: list[memoryview], results: _Results) -> None:
         """Write a run and make it visible. If the write fails, undo the run."""
-        # This function is not divided, because every append would pay for the calls.
+        # Keep this function in one piece, because every append would pay for further calls.
         state = self._state
         segment = state.active
         snapshots = state.snapshots
@@ -403,8 +406,8 @@ class LogAppender:
             if size > segment.reserve_at:
                 segment.reserve(size, state.config.segment_bytes)
             if run.aborted:
-                # Write the rows before the markers. If the disk had no space for the row of a marker in the log,
-                # read_committed consumers would see aborted records.
+                # Write the rows of the transaction index before the markers. If the disk had no space for the row of a
+                # stored marker, read_committed consumers would see aborted records.
                 self._index_aborted(segment, run.aborted)
             descriptor = segment.fd
             if descriptor == CLOSED:
@@ -432,7 +435,8 @@ class LogAppender:
             state.tail.trim()
         if run.pairs:
             segment.append_index_entries(run.pairs, run.times)
-            # An index may be full now, and then the next batch must roll. find_limits() checks that.
+            # The index may be full now, so that the next batch must roll. Discard the limits: find_limits() checks
+            # that.
             state.limits = None
         if run.producers:
             snapshots.batches_since += len(run.producers)
@@ -453,9 +457,10 @@ class LogAppender:
             self._producers.verifying[producer_id] = verification
         state.set_offline_after(failure)
         if state.offline_reason is None:
-            # Truncate the partial write. Otherwise a shorter next write would leave a piece of this one behind it.
+            # Truncate the partial write. Otherwise the next write, if it is shorter, would leave a piece of this one
+            # behind it.
             state.is_torn, state.limits = True, None
-            # If a shortage prevents the truncation, `is_torn` makes the next append repeat it first. Any other failure
+            # If a Shortage prevents the truncation, `is_torn` makes the next append repeat it first. Any other failure
             # takes the log offline.
             with suppress(StorageFailure):
                 self._cut_back(state.active)

@@ -1,4 +1,4 @@
-"""SegmentSwap: the owner's side of compaction: the state for a pass, and the swap of segments. See log.py.
+"""SegmentSwap: the owner's side of compaction. It describes the log for a pass, and swaps segments. See log.py.
 
 The cleaner reads and writes segments in its own process. The owner makes only a few renames, in one step of its loop.
 After a crash between two renames, the next opening of the log completes or undoes the swap
@@ -27,13 +27,13 @@ from kproc.broker.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
-# The cleaner unlinks replaced files, because freeing the blocks of a large file takes long. If the cleaner has died,
-# the owner unlinks them this much later.
+# The cleaner unlinks replaced files, because freeing the blocks of a large file takes long. The owner unlinks them this
+# much later (ms) in case that the cleaner has died.
 _GRACE_MS: Final = 10_000
 
 
 class SwapRefused(Exception):
-    """The swap was rejected and changed nothing: the log has changed since the pass began, or cannot change now."""
+    """The swap was rejected and changed nothing: the log has changed since the pass began, or it is offline."""
 
 
 class SegmentSwap:
@@ -59,16 +59,16 @@ class SegmentSwap:
         }
 
     def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
-        """Replace neighbouring segments with one that the cleaner wrote.
+        """Replace adjacent segments with one that the cleaner wrote.
 
-        Raises SwapRefused, which changes nothing. A disk failure in the middle takes the log offline, and its next
+        If it raises SwapRefused, nothing has changed. A disk failure in the middle takes the log offline, and its next
         opening completes the swap.
         """
         state = self._state
         if state.offline_reason is not None:
             raise SwapRefused(state.offline_reason)
-        # Retention, DeleteRecords or a transfer may have changed the segments since the pass began, so find them by
-        # identity.
+        # Retention or DeleteRecords may have removed segments since the pass began, or the log was transferred. So find
+        # the segments by their identity.
         number = self._find_run(old)
         self._check_cleaned(new)
         self._rename_cleaned(new.base_offset)
@@ -82,7 +82,7 @@ class SegmentSwap:
     def _find_run(self, old: Sequence[SegmentIdentity]) -> int:
         """Return the number of the first of these segments.
 
-        Raises SwapRefused if they are not sealed neighbours any more.
+        Raises SwapRefused if they are not adjacent sealed segments any more.
         """
         sealed = self.segment_identities()[:-1]
         for number, identity in enumerate(sealed):
@@ -105,7 +105,7 @@ class SegmentSwap:
             raise SwapRefused(str(failure)) from failure
         facts = state.fs.facts(descriptor)
         state.fs.close(descriptor)
-        # Compare the inode, because a restarted cleaner writes files of the same names.
+        # Compare the inode, too, because a restarted cleaner writes files with the same names.
         if (facts.st_size, facts.st_ino) != (new.size, new.inode):
             raise SwapRefused("the compacted segment has another size or inode than the cleaner named")
 
@@ -138,9 +138,10 @@ class SegmentSwap:
         new = LogSegment.open(state.fs, state.directory, base)
         new.close()
         state.segments.replace(number, count, new)
-        # Keep the snapshot at `base`, because the new segment begins there, too.
+        # Keep the producer snapshot at `base`, because the new segment begins there, too.
         replaced = {segment.base_offset for segment in gone} - {base}
         state.snapshots.remove(replaced)
         state.unsynced.remove_segments(gone)
-        # The next sync point covers the new names. The cleaner, too, syncs the directory before it unlinks old files.
+        # Let the next sync point cover the new names. The cleaner, too, syncs the directory before it unlinks old
+        # files.
         state.unsynced.add_directory(state.directory)

@@ -1,4 +1,4 @@
-"""LogConfig: the settings of one log, from the broker's and the topic's. Frozen: a change makes a new object."""
+"""LogConfig: the settings of one log, from the broker's settings and the topic's configs. Frozen."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
-    # True if transactional batches are accepted from requests without a transactional id. Only tools need that.
+    # True if requests without a transactional id may contain transactional batches. Only tools need that.
     takes_transactions: bool = True
-    # True if a transaction begins here only after its coordinator has confirmed the partition (KIP-890).
+    # True if a transaction can begin in this log only after its coordinator has confirmed the partition (KIP-890).
     verifies_transactions: bool = False
     # Depth of the check of produced records: `lengths` or `full` (kproc.validate.records).
     validate_records: str = "lengths"
@@ -71,10 +71,11 @@ class LogConfig:
             or self.compression_type != AS_PRODUCED
             or self.timestamp_before_max_ms != INT64_MAX
             or self.validate_records == FULL
-            # No larger batch is decompressed, so that a higher limit of a record has no effect.
+            # Batches above DECOMPRESSED_BYTES_MAX are rejected anyway, so only a lower limit requires a look at the
+            # records.
             or self.max_decompressed_message_bytes < DECOMPRESSED_BYTES_MAX
         )
-        # The class is frozen, so its own assignment would raise an error.
+        # Bypass the class's own __setattr__, which raises an error because the class is frozen.
         object.__setattr__(self, "is_append_time", self.timestamp_type == APPEND_TIME)
         object.__setattr__(self, "looks_inside", looks_inside)
         plain_bytes = 0 if looks_inside else min(self.max_message_bytes, self.segment_bytes)
@@ -151,7 +152,7 @@ class LogConfig:
         return replace(self, **changes)  # type: ignore[arg-type]  # each field gets the type of its branch
 
 
-# Topic setting -> field. Most are the field's name with dots.
+# Maps names of topic configs to fields. Most names are the field's name with dots.
 _FIELD_OF: Final[Mapping[str, str]] = {
     **{
         each.name.replace("_", "."): each.name

@@ -1,7 +1,7 @@
-"""Reads a partition's files for `kproc dump-log`: their content, and whether they are consistent. Never writes.
+"""Reads a partition's files for `kproc dump-log` and checks that they are consistent. Never writes.
 
-It works on directories of a running broker, a stopped one, or Apache Kafka. Files are read as they are now: at the end
-of a running broker's log there may be an incomplete batch, which is told apart from damage.
+The functions work on directories of a running broker, a stopped one, or Apache Kafka. Files are read as they are now:
+at the end of a running broker's log there may be an incomplete batch, which is not reported as damage.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DumpedBatch(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An error in a file. A torn tail is an incomplete last batch: after a crash, or while the broker writes it."""
+    """An error in a file. A torn tail is an incomplete last batch, after a crash or during a write."""
 
     path: Path
     what: str
@@ -173,11 +173,12 @@ def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
                 ends[batch.position] = batch.header.last_offset
         except BadBatch as error:
             magic = _old_format(fs, path, error.position)
-            # A segment from before Kafka 0.11 is not damaged. It needs a conversion.
+            # A segment from before Kafka 0.11 is not damaged. Report that it must be converted.
             if magic is not None:
                 problems.append(Problem(path, describe_old_format(path, magic)))
                 continue
-            # A crash leaves a torn batch only at the end of the last segment. Anywhere else it is damage.
+            # A bad batch at the end of the last segment is a torn tail. Anywhere else, or before a good batch, it is
+            # damage.
             is_torn = is_last and not _has_good_batch(fs, path, error.position, expected, batch_epochs)
             problems.append(Problem(path, str(error), is_torn_tail=is_torn))
         next_offset = max(next_offset, expected)

@@ -1,6 +1,6 @@
-"""LogDurability: the part of a Log that syncs it and knows how much of it is on the disk. See log.py.
+"""LogDurability: the part of a Log that syncs it and records how much of it is on the disk. See log.py.
 
-The owner takes a sync point, a sync thread runs its fdatasync calls, and the owner receives the result. An error takes
+The owner creates a SyncPoint, a sync thread runs its fdatasync calls, and the owner receives the result. An error takes
 the log offline, and a note file keeps its next owner from trusting the page cache (failed_sync.py).
 """
 
@@ -18,8 +18,8 @@ from kproc.broker.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
-# Limit of sealed segments in one sync point. Each holds three descriptors until the sync has ended, and producers can
-# roll thousands of segments in that time.
+# Limit of sealed segments in one sync point. Each segment holds three descriptors until the sync has ended, and
+# meanwhile producers can roll thousands of segments.
 SEALED_TOGETHER_MAX: Final = 32
 
 
@@ -34,12 +34,12 @@ class LogDurability:
         self.flushed_ms = state.clock.wall_ms()  # Time of the end of the last sync.
 
     def trust(self, offset: int) -> None:
-        """Set the recovery point of a log that was just opened. Everything behind it counts as not synced."""
+        """Set the recovery point of a log that was just opened. All records behind it count as not synced."""
         self._state.recovery_point = offset
         self._state.unsynced.add_sealed(self._state.segments.all(), offset)
 
     def sync_point(self, *, closes: bool = False) -> SyncPoint:
-        """Return the descriptors to sync for everything appended so far; none if nothing is new.
+        """Return the descriptors to sync for all records appended so far. The point has none if no record is new.
 
         If more than SEALED_TOGETHER_MAX sealed segments wait, the point covers the first of them and ends there:
         another point must follow.
@@ -50,7 +50,7 @@ class LogDurability:
         """
         state = self._state
         unsynced = state.unsynced
-        # New names and sealed segments need a sync, too, even if every record was confirmed.
+        # A sync is due for unconfirmed records, and also for new file names and sealed segments.
         is_due = bool(state.recovery_point < state.end_offset or unsynced.directories or unsynced.segments)
         sealed_count = min(len(unsynced.segments), SEALED_TOGETHER_MAX)
         segments, end_offset = self._segments_to_sync(sealed_count, is_due=is_due, closes=closes)
@@ -61,7 +61,7 @@ class LogDurability:
                 fds += segment.pin(indexes=closes or segment is not state.active)
                 pinned += 1
             directory_fd, extra = unsynced.open_names(state.fs) if is_due else (None, ())
-        # Nothing was recorded yet, so it is enough to release the pins.
+        # No descriptor is left to sync: release the segments that were pinned. Nothing else was changed.
         except StorageFailure:
             for segment in segments[:pinned]:
                 segment.unpin()
@@ -83,20 +83,20 @@ class LogDurability:
         """Return the segments of a point with so many sealed ones, and the offset where it ends."""
         state = self._state
         sealed = state.unsynced.segments
-        # The point ends where the first segment that it leaves out begins, because it covers no record behind that.
+        # Too many segments are sealed. The point ends where the first segment that it omits begins.
         if sealed_count < len(sealed):
             return sealed[:sealed_count], sealed[sealed_count].base_offset
         if is_due:
             return [*sealed, state.active], state.end_offset
-        # Nothing is new, but the active segment's indexes are synced only at a clean stop.
+        # Nothing is new. Sync the active segment only at a clean stop, because of its indexes.
         return [state.active] if closes else [], state.end_offset
 
     def mark_synced(self, point: SyncPoint) -> None:
         """Record that all descriptors of the point were synced without an error.
 
-        The segment that was active at the point may have been sealed since. It must be synced again, now with its
-        indexes. After a failed sync this confirms nothing: the kernel has dropped the failed pages, so that the next
-        fdatasync succeeds without them.
+        The segment that was active at the point may have been sealed since. Such a segment is synced again with its
+        indexes. After a failed sync this method confirms nothing: the kernel has dropped the failed pages, so that the
+        next fdatasync succeeds without them.
         """
         state = self._state
         if point.sealed_count and state.offline_reason is None:
@@ -108,8 +108,8 @@ class LogDurability:
             return
         state.recovery_point = max(state.recovery_point, point.end_offset)
         state.confirm(state.recovery_point)
-        # Use the sizes of the time when the point was made. Bytes that were appended since may be in the page cache
-        # only.
+        # Use the file sizes at the creation of the sync point, because bytes that were appended later may be in the
+        # page cache only.
         for segment, size in zip(point.segments, point.sizes, strict=True):
             segment.synced_bytes = size
         state.unsynced.remove_segments(point.segments[: point.sealed_count])
@@ -118,9 +118,9 @@ class LogDurability:
     def _mark_sealed(self, segments: Sequence[LogSegment]) -> None:
         """Record on each sealed segment that a round has synced that the whole file is on the disk.
 
-        A segment that is filled within one round is in no other one, so run_sync() never marks it. In a compacted log
-        recovery expects a segment to end where the next one begins only if it has a mark. A log that is offline gets
-        none, for the reason that _mark_newest() has.
+        A segment that is filled and sealed within one round is in no later round, so run_sync() never marks it. In a
+        compacted log recovery expects a segment to end where the next one begins only if it has a mark. A log that is
+        offline gets no mark, for the reason in _mark_newest().
         """
         try:
             for segment in segments:
@@ -129,7 +129,7 @@ class LogDurability:
             self._state.set_offline_after(failure)
 
     def _mark_newest(self, directory_fd: int, base_offset: int) -> None:
-        """Record beside the files that the segment with this base offset has its name on the disk, and all below it.
+        """Record in the directory's attribute that the names of segments up to this base offset are on the disk.
 
         The checkpoint of the recovery points can be lost together with the newest segment. The mark shows that loss.
         A log that is offline gets no mark, also not at a Handler to which it was transferred, because a round behind a
@@ -149,16 +149,16 @@ class LogDurability:
     def run_sync(self, point: SyncPoint) -> None:
         """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
         state = self._state
-        # Write the marks before the syncs, which then make them durable for free. A mark has the size that an earlier
-        # sync confirmed, so it is never ahead of the disk.
+        # Write the marks before the syncs, which then make them durable at no extra cost. A mark names the size that an
+        # earlier sync confirmed, so it is never ahead of the disk.
         for segment in point.segments:
             segment.write_synced_mark()
         try:
             for descriptor in point.fds:
                 state.fs.sync(descriptor)
         except StorageFailure:
-            # Write the note here in the sync thread, before anybody hears of the failure. If the owner dies before it
-            # hears of it, its successor must not believe the page cache.
+            # Write the note in this sync thread, before the owner hears of the failure. If the owner dies before that,
+            # its successor must not believe the page cache.
             failed_sync.write_note(state.fs, state.directory)
             raise
 
@@ -167,7 +167,8 @@ class LogDurability:
         state = self._state
         for segment in point.segments:
             segment.unpin()
-            # The descriptor may have been opened only for the sync. This lets the limit of open segments close it.
+            # The sync may have opened the descriptors. Count the segment as open again, so that the limit of open
+            # segments closes it.
             state.segments.warm(segment)
         for descriptor in point.extra_fds:
             state.fs.close(descriptor)
@@ -178,7 +179,7 @@ class LogDurability:
         self.sync_now(self.sync_point())
 
     def sync_most(self) -> None:
-        """Sync sealed segments in several points, until one last sync point covers the rest. Blocks.
+        """Sync sealed segments in several sync points, until one further sync point covers the rest. Blocks.
 
         Raises StorageFailure.
         """
@@ -197,7 +198,7 @@ class LogDurability:
     def is_flush_due(self, now_ms: int) -> bool:
         """Return True if flush.messages, flush.ms or a sealed segment requires a sync, also without acks=all."""
         state = self._state
-        # Without new records no setting requires a sync, however long ago the last one was.
+        # Without unsynced records no setting requires a sync, however long ago the last one was.
         unsynced = state.end_offset - state.recovery_point
         if not unsynced:
             return False
@@ -208,14 +209,15 @@ class LogDurability:
         )
 
     def write_again(self) -> None:
-        """Write everything behind the recovery point again and sync it.
+        """Write all batches behind the recovery point again and sync them.
 
         Called after a failed sync, because the kernel may have dropped the pages. Raises StorageFailure.
         """
         state = self._state
         segments = [*state.unsynced.segments, state.active]
         written = failed_sync.write_again(state.fs, segments, state.recovery_point)
-        # This writes a new file and renames it over the old one, because a log without the file belongs to no topic.
+        # Write partition.metadata, too, as a new file that replaces the old one: a log without the file belongs to no
+        # topic.
         checkpoints.rewrite_partition_metadata(state.fs, state.directory, state.topic_id)
         # Sync the names, too, because the failed call may have been the sync of a directory.
         state.unsynced.directories = [state.directory, state.directory.parent]

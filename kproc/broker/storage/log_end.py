@@ -7,17 +7,17 @@ The end of the last owner (last_stop.py) decides which bytes to believe, which t
 - trusted   The owner died, but the host did not. The page cache is intact, and the owner's published row says up to
             which position batches are complete. Batches behind it were never acknowledged. They are verified and kept
             up to the first incomplete one.
-- unclean   Neither is known: the host lost power, the whole broker died with its published rows, or a sync had failed.
-            All batches from the recovery point on are verified: lengths, order of offsets, CRC-32C.
+- unclean   No clean stop and no trusted row: the host lost power, the whole broker died with its published rows, or a
+            sync had failed. All batches from the recovery point on are verified: lengths, order of offsets, CRC-32C.
 
 A bad batch, or a segment that ends before the next one begins, is one of two things:
 
 - Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. The finder
   raises Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from marks in
-  attributes: of each .log file (fs.write_synced_mark), which may lag by a page and one sync, and of the directory
-  (fs.write_newest_mark), which may lag by a segment.
-- A torn tail, if it is above. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages in
-  any order. The finder truncates the log there, including good batches behind the bad one.
+  attributes: of each .log file (fs.write_synced_mark), whose mark may be one page and one sync old, and of the
+  directory (fs.write_newest_mark), whose mark may be one segment old.
+- A torn tail, if it is above them. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages
+  in any order. The finder truncates the log there, including good batches behind the bad one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class LogEndFinder:
         self.truncated_bytes = 0
         # Segments below the believed end whose indexes were rebuilt. The new indexes are not synced yet.
         self.rebuilt: list[LogSegment] = []
-        # The first transactional offset that was scanned. ProducerReplay rebuilds transaction indexes from there on.
+        # The first offset of a transactional batch that was scanned. ProducerReplay rebuilds transaction indexes from
+        # there on.
         self.first_transactional: int | None = None
         self.without_aborts: list[LogSegment] = []  # Segments whose whole transaction index must be rebuilt.
 
@@ -80,8 +81,8 @@ class LogEndFinder:
 
         Returns the log's end offset. Raises Corrupt for damage.
         """
-        # A clean stop has synced everything. Otherwise only batches below the recovery point are believed, unless a
-        # dead owner has published more.
+        # A clean stop has synced all batches, so believe all. Otherwise believe batches below the recovery point, or
+        # below the end that a dead owner has published.
         believed_end = INT64_MAX if last.clean else last.recovery_point
         if last.trusted is not None:
             self._check_published(last.trusted)
@@ -89,8 +90,8 @@ class LogEndFinder:
         end_offset = self._segments[0].base_offset
         ends: list[int] = []
         for number, segment in enumerate(self._segments):
-            # No crash leaves overlapping segments, because every removal of a segment is synced before new records take
-            # its offsets. So a file was copied into the directory.
+            # Segments overlap, so a file was copied into the directory. No crash causes that, because the removal of a
+            # segment is synced before new records get its offsets.
             if segment.base_offset < end_offset:
                 raise Corrupt(
                     f"{segment.path(LOG_SUFFIX)} begins below offset {end_offset}, where the segment before it ends"
@@ -104,17 +105,17 @@ class LogEndFinder:
         segment, is_only_owner_dead = self._segments[number], last.trusted is not None
         if number < len(self._segments) - 1:
             following = self._segments[number + 1].base_offset
-            # A segment that ends exactly at the recovery point is scanned: it may have been synced while it was active,
-            # and then without its indexes.
+            # Scan a segment that ends exactly at the recovery point: it may have been synced while it was active,
+            # without its indexes.
             if following < believed_end or (following == believed_end and is_only_owner_dead):
                 self._believe_sealed(segment, following, is_checked=not is_only_owner_dead)
                 return following
-        # Only a clean close records the checksum of the active segment's transaction index, so only then can it be
-        # compared.
+        # Check the transaction index of the active segment only after a clean close, because only that records the
+        # checksum.
         if last.clean:
             self._check_aborts(segment)
-        # After a clean stop, or if only the owner died, all pages of the indexes exist, and the indexes are continued.
-        # After a power loss any page of an unsynced index may be missing, so they are rebuilt from the first batch on.
+        # If the stop was clean or only the owner died, all pages of the indexes exist, so continue the indexes. After a
+        # power loss any page of an unsynced index may be missing, so rebuild the indexes from the first batch on.
         has_whole_indexes = last.clean or is_only_owner_dead
         walk_from = rewind_indexes(self._fs, segment, believed_end) if has_whole_indexes else 0
         if not walk_from:
@@ -126,15 +127,15 @@ class LogEndFinder:
     def _drop_empty_end(self, ends: list[int], believed_end: int) -> int:
         """Remove empty segments behind a gap, and return the log's end.
 
-        A power loss after a roll causes this: the new, empty segment's name is on the disk, but the last batches before
-        it are not. Compaction may leave a gap, too, but always with records behind it.
+        A power loss after a roll causes such a gap: the name of the new, empty segment is on the disk, but the last
+        batches before it are not. Compaction may leave a gap, too, but always with records behind it.
         """
         segments = self._segments
         while not (lost := segments[-1]).size and believed_end < lost.base_offset:
             if len(segments) == 1 or ends[len(segments) - 2] == lost.base_offset:
                 break
-            # The batches before it were synced as well as its name, so no power loss has taken any. Kafka's cleaner has
-            # left the gap.
+            # A sync had confirmed this segment's name and all batches before it, so no power loss has caused the gap.
+            # Kafka's cleaner has.
             if lost.base_offset <= self._whole_below:
                 break
             logger.warning(
@@ -146,11 +147,11 @@ class LogEndFinder:
     def _check_published(self, trusted: TrustedEnd) -> None:
         """Raise Corrupt unless the segment that the dead owner published exists and is as long as published.
 
-        Retention may have deleted it since.
+        A missing segment is no error if retention has deleted it.
         """
         for segment in self._segments:
             if segment.base_offset == trusted.segment_base:
-                # The owner published its row after its write had returned, so no crash of a role makes the file
+                # The owner published its row after the write had returned, so the death of a role cannot make the file
                 # shorter.
                 if trusted.position > segment.size:
                     size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
@@ -208,9 +209,9 @@ class LogEndFinder:
         return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
 
     def _believe_sealed(self, segment: LogSegment, following: int, *, is_checked: bool) -> None:
-        """Believe a segment below the believed end. Complete its indexes, and check that the next one follows it."""
+        """Believe a segment below the believed end. Complete its indexes. Check that it ends where the next begins."""
         self._complete_sealed(segment, is_checked=is_checked)
-        # Do not read the ends again after the death of an owner, because it has checked them when it opened the log.
+        # Skip the check if only the owner died, because the owner checked the ends when it opened the log.
         if is_checked:
             self._check_sealed_end(segment, following)
         segment.close()
@@ -218,12 +219,13 @@ class LogEndFinder:
     def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
         """Complete the indexes of a segment below the believed end, without verifying its batches.
 
-        With `is_checked` its transaction and time index are checked first, because the host may have lost power.
+        With `is_checked` the transaction index and the time index are checked first, because the host may have lost
+        power.
         """
         if is_checked:
             self._check_aborts(segment)
-        # A power loss can take the last entries of the time index. Retention would then take the segment for older than
-        # it is, and delete it too early.
+        # A power loss can take the last entries of the time index. Then the segment would seem older than it is, and
+        # retention would delete it too early.
         if is_checked and not segment.needs_index and not has_right_times(self._fs, segment):
             segment.reset_indexes()
             segment.needs_index = True
@@ -232,7 +234,7 @@ class LogEndFinder:
             rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
             try:
                 rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
-            # This is damage from outside the broker, because no crash damages a batch below the believed end.
+            # No crash damages a batch below the believed end, so the file was damaged outside the broker.
             except BadBatch as problem:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
             segment.seal()
@@ -242,7 +244,7 @@ class LogEndFinder:
     def _check_aborts(self, segment: LogSegment) -> None:
         """Empty a transaction index that does not match the checksum in its segment's mark.
 
-        A file was damaged or removed outside the broker. ProducerReplay fills the index from the log. Without its rows,
+        The index was damaged or removed outside the broker. ProducerReplay fills it from the log. Without its rows,
         read_committed consumers would see aborted records.
         """
         if segment.has_right_aborts():
@@ -260,8 +262,9 @@ class LogEndFinder:
         """
         segment = self._segments[number]
         if believed_end != INT64_MAX:
-            # ProducerReplay adds the rows of the markers that the scan finds. An older segment keeps its rows, because
-            # compaction may have removed the records that they name.
+            # Remove the rows of the transaction index that ProducerReplay will add again for the markers of this scan.
+            # A segment before the last keeps its rows below the believed end, because compaction may have removed the
+            # records that these rows name.
             finds_all = not walk_from and segment is self._segments[-1]
             segment.txn_index.truncate_to(segment.base_offset if finds_all else believed_end)
         rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
@@ -278,7 +281,8 @@ class LogEndFinder:
         if self.first_transactional is None:
             self.first_transactional = rebuild.first_transactional
         for epoch, first_offset in rebuild.epoch_starts:
-            # leader-epoch-checkpoint is not synced when an epoch begins. After a power loss it may lack the last ones.
+            # Add epochs that the checkpoint lacks. It is not synced when an epoch begins, so a power loss can lose the
+            # newest ones.
             self._epochs.assign_newer(epoch, first_offset)
         if number < len(self._segments) - 1:
             segment.is_joined = rebuild.next_offset == self._segments[number + 1].base_offset
@@ -297,19 +301,18 @@ class LogEndFinder:
         # log` can still save.
         refuse_old_format(self._fs, segment, problem.position)
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
-        # A sync had confirmed these bytes, or an owner whose host is alive had published them. No crash tears such
-        # bytes.
+        # Damage: a sync had confirmed these bytes, or an owner had published them and the host has not crashed since.
         if rebuild.next_offset < believed_end:
             raise Corrupt(f"{where}; a whole batch had been synced, or published by its owner") from problem
-        # The recovery point comes from a checkpoint, which is a minute old by default. The mark in the file's attribute
-        # is newer, so it shows damage that the checkpoint cannot.
+        # The mark in the .log file's attribute is newer than the recovery point, which a checkpoint stores once a
+        # minute by default. So the mark shows damage that the recovery point does not.
         if problem.position < (synced := segment.read_synced_mark()):
             raise Corrupt(f"{where}; {synced} bytes of the file had been synced") from problem
-        # The round that set the directory's mark had synced this whole segment, and the name of a later one.
+        # The directory's mark names a later segment. The round that set it had synced this whole segment before.
         if segment.base_offset < self._whole_below:
             raise Corrupt(f"{where}; the whole segment had been synced") from problem
-        # The log will end here, so the segments behind go, too. If one of them was synced, this one had been synced
-        # before it, because every sync point covers the segments before its last one.
+        # The log will end at the bad batch, so later segments are removed, too. If a later one was synced, this segment
+        # was synced before it, because a sync point covers all segments before its last one. Then it is damage.
         behind = self._segments[number + 1 :]
         for later in behind:
             if later.read_synced_mark():
@@ -325,7 +328,7 @@ class LogEndFinder:
         self._remove_from(number + 1)
 
     def _remove_from(self, number: int) -> None:
-        """Remove the segments from `number` on. New records will take their offsets.
+        """Remove the segments from `number` on. New records will get their offsets.
 
         Rename the files, sync the directory, then unlink them. If this process dies before the sync, the .deleted
         files show its successor that the directory must be synced (finish_interrupted).
@@ -341,7 +344,7 @@ class LogEndFinder:
         del self._segments[number:]
 
     def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
-        """Return words for the log message: whether good batches are truncated together with the torn one."""
+        """Return a text for the log message that says if good batches are truncated together with the torn one."""
         segment = self._segments[number]
         if any(later.size for later in self._segments[number + 1 :]):
             return "segments"

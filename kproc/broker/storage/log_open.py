@@ -1,4 +1,4 @@
-"""Checks for opening a log: whether its directory belongs to the topic, and whether synced records are missing."""
+"""Checks at the opening of a log: its directory must belong to the topic, and no synced records may be missing."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class OtherTopic(Corrupt):
 def check_topic(
     fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool, recovery_point: int
 ) -> None:
-    """Raise OtherTopic unless the directory's topic id, `found`, shows that its files are this topic's.
+    """Raise OtherTopic unless the directory's topic id, `found`, shows that its files belong to this topic.
 
-    A power loss removes partition.metadata only if no sync of the records has ever succeeded. If one has, the file was
-    damaged or removed, and the records are the topic's: raise Corrupt.
+    A power loss removes partition.metadata only before the first sync of the log. After that the file was damaged or
+    removed outside the broker, and the records belong to the topic: raise Corrupt.
     """
-    # A directory without partition.metadata is the topic's if its owner died just now (`is_trusted`), or if it is
-    # empty: the crash came between the creation of the directory and the first sync.
+    # A directory without partition.metadata belongs to the topic if only its owner died (`is_trusted`), or if it is
+    # empty because of a crash between its creation and the first sync.
     if found == topic_id or (found is None and (is_trusted or not holds_records(fs, directory))):
         return
-    # Records that a sync has confirmed were written under this topic. Do not set them aside for a lost small file.
+    # Records that a sync has confirmed belong to this topic. Do not set them aside because a small file is lost.
     if found is None and (recovery_point or holds_synced_records(fs, directory)):
         raise Corrupt(
             f"{directory / checkpoints.PARTITION_METADATA_FILE} is missing or damaged beside synced records; restore "
@@ -60,7 +60,7 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
     `end_offset` is None if the directory or its segments are missing. An end below the log's start is no loss: the
     deletion of all segments can reach the disk before the new segment's name does.
     """
-    # Nothing can be missing, because a DeleteRecords had deleted everything that was confirmed.
+    # Nothing is missing if the log reaches the confirmed end, or if a DeleteRecords has deleted all confirmed records.
     if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
@@ -68,7 +68,7 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
 
 
 def load_from(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: int) -> Loaded | None:
-    """Load the directory's segments, or return None if there are none.
+    """Load the directory's segments, or return None if the directory has no segment.
 
     Raises EndsBelowStart, Corrupt and StorageFailure.
     """
@@ -76,8 +76,8 @@ def load_from(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now
     end_offset, start_offset = None if loaded is None else loaded.end_offset, last.effective_start
     try:
         check_not_lost(directory, end_offset, confirmed=last.confirmed_end, start_offset=start_offset)
-        # The start is synced before DeleteRecords answers, and records of acks=1 may never have been. So a power loss
-        # can leave a log that ends below its start.
+        # DeleteRecords syncs the start before it answers, but records of acks=1 may never have been synced. So a power
+        # loss can leave a log that ends below its start.
         if end_offset is not None and end_offset < start_offset:
             raise EndsBelowStart(
                 f"the log ends at offset {end_offset}, but a DeleteRecords has moved its start to {start_offset}"

@@ -22,8 +22,8 @@ from kproc.wire.batch_header import ATTRIBUTES
 from kproc.wire.file_range import FileRange
 from kproc.wire.record_batch import CONTROL, NO_TIMESTAMP
 
-# Limit of ranges in one read. A read continues in the next segment, because otherwise small segments would starve large
-# fetches. The cost of sixteen sendfile calls is negligible beside the bytes that they send.
+# Limit of file ranges in one read. A read continues in the next segment, because otherwise small segments would limit
+# fetches. 16 calls of sendfile cost little beside the bytes that they send.
 READ_RANGES_MAX: Final = 16
 
 
@@ -77,19 +77,20 @@ class LogReader:
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int
     ) -> tuple[list[FileRange], int]:
         """Return (ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
-        # This function is not divided, because every partition of a Fetch that has records would pay for the calls.
+        # Keep this function in one piece, because every partition of a Fetch that has records would pay for further
+        # calls.
         state = self._state
         if not state.start_offset <= offset <= state.end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not in {state.start_offset}..{state.end_offset}",
             )
-        # The client has read everything that is visible. This is no error, because a Fetch then waits for new records.
+        # The client has read all visible records. That is no error: its Fetch waits for new ones.
         if offset >= bound:
             return [], 0
         active = state.active
-        # Look in memory first, because a consumer that keeps up finds its batch there, and the index would cost a
-        # system call.
+        # Look in the tail cache first, because a consumer that keeps up finds its batch there, and the index would cost
+        # a system call.
         if offset >= self._tail.floor_offset:
             segment, number = active, len(self._segments) - 1
             position, first_bytes = self._tail.locate(offset, segment.size)
@@ -102,7 +103,7 @@ class LogReader:
             if not minimum_one:
                 return [], 0
             max_bytes = first_bytes
-        # A read ends before the log's end only if records are hidden or a transaction is open.
+        # A read ends before the log's end only if records are hidden or, for committed reads, a transaction is open.
         stop = None if bound >= state.end_offset else self._locate_bound(bound)
         ranges: list[FileRange] = []
         taken = 0
@@ -142,7 +143,10 @@ class LogReader:
         raise Corrupt(f"{self._state.directory}: offset {offset} is in no segment")
 
     def has_marker_from(self, offset: int) -> bool:
-        """Return True if a control batch, which ends a transaction, is at an offset or behind it. Reads all headers."""
+        """Return True if there is a control batch, which ends a transaction, at an offset or behind it.
+
+        Reads every header from there on.
+        """
         number, segment, position, _ = self._locate(offset)
         while True:
             headers = headers_from(self._segments.warm(segment), position)
@@ -165,8 +169,7 @@ class LogReader:
             return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
         search.start_slice(self._state.config.max_decompressed_message_bytes)
         for segment in self._segments.all():
-            # The last entry of the time index has a segment's largest timestamp, so that older segments need not be
-            # read.
+            # Skip segments with only older records. Their largest timestamp is in memory, so nothing is read.
             if segment.max_timestamp >= timestamp:
                 found = find_timestamp(
                     self._segments.warm(segment),
@@ -183,7 +186,7 @@ class LogReader:
 
         If no record has a timestamp, this is the first record, as in Kafka.
 
-        `search` is the one of offset_for_timestamp.
+        `search` has the same meaning as in offset_for_timestamp.
         """
         if search is None:
             return _to_the_end(self.max_timestamp)
@@ -192,7 +195,7 @@ class LogReader:
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():
             timestamp = segment.max_timestamp
-            # Search the first segment anew, because DeleteRecords may have deleted the record with its largest
+            # Read the batches of the first segment, because DeleteRecords may have deleted the record with its largest
             # timestamp.
             if segment.base_offset < start:
                 timestamp = max_timestamp_from(self._segments.warm(segment), start, search)
@@ -219,13 +222,12 @@ class LogReader:
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) for OffsetsForLeaderEpoch (KIP-279), or (-1, -1) if the epoch is not known."""
         state = self._state
-        # OffsetsForLeaderEpoch asks where an epoch ends, so that a client can detect that records were truncated
-        # (KIP-320).
+        # The present epoch ends at the log's end. It has no entry before its first batch is appended.
         if epoch == state.leader_epoch:
-            # The present epoch has no entry before its first batch is appended.
+            # Clients compare the end offset with their position to detect truncated records (KIP-320).
             return epoch, state.end_offset
-        # Epochs between the last one with records and the present one end at the log's end, because they have written
-        # nothing.
+        # An epoch between the last one with records and the present one has written nothing. So the last one with
+        # records ends at the log's end.
         if state.epochs.latest < epoch < state.leader_epoch:
             return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
         return state.epochs.find_end_offset(epoch, log_end=state.end_offset)
@@ -241,7 +243,8 @@ class LogReader:
         Every read_committed Fetch calls this. A consumer that keeps up usually gets an empty list without a look-up.
         """
         aborting = self._segments.with_aborts(offset) if found.ranges else []
-        # Return without a search of the rows, because a consumer that keeps up is usually behind the last abort marker.
+        # Usually a consumer that keeps up is behind the last abort marker. Then return without a search in the
+        # transaction index.
         if not aborting or aborting[-1].txn_index.last_marker < offset:
             return []
         return self.aborted_transactions(offset, min(self._bound_of(offset, found), found.last_stable_offset))
@@ -259,8 +262,8 @@ class LogReader:
     def _bound_of(self, offset: int, found: ReadResult) -> int:
         """Return an offset behind all batches that were read.
 
-        As in Kafka (LogSegment.fetchUpperBoundOffset) it is the next offset in an index, because an exact one would
-        need a read of the log.
+        As in Kafka (LogSegment.fetchUpperBoundOffset) this is the next offset in the index, because the exact offset
+        would need a read of the log.
         """
         last = found.ranges[-1]
         number = self._segments.number_of(offset)

@@ -31,7 +31,7 @@ class LogRetention:
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentInfo]]:
         """Return (reason, segments to delete, oldest first).
 
-        The rule that deletes most decides: the log's start, retention.ms or retention.bytes.
+        Of the log's start, retention.ms and retention.bytes, the rule that deletes the most segments decides.
         """
         state = self._state
         segments = state.segment_info()
@@ -65,11 +65,11 @@ class LogRetention:
                     # The disk has no space for a new active segment. Keep the present one and delete the others, which
                     # frees space.
                     count -= 1
-            # Record the start before the renames, so that a crash in between never leaves a log that begins above its
-            # recorded start (log_start.py).
+            # Write the new start before the renames, so that a crash between the two never leaves a log that begins
+            # above its recorded start (log_start.py).
             self._move_start(max(state.start_offset, state.segments.bases()[count]))
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
-            # Do not sync deleted segments, because that would only open their descriptors again.
+            # Remove deleted segments from the next sync, which would only open their descriptors again.
             state.unsynced.remove_segments(gone)
             state.snapshots.remove_before(state.segments.first_base)
         logger.info(
@@ -85,14 +85,14 @@ class LogRetention:
     def unlink_due(self, now_ms: int) -> int:
         """Unlink some of the deleted segments' files that have waited file.delete.delay.ms; return how many.
 
-        Sync the log's start first: see log_start.py. If that fails, the files stay, and the next call tries again.
+        Syncs the recorded start of the log first (log_start.py). If that fails, the files stay until the next call.
         """
         state = self._state
         due_ms = state.segments.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return 0
-        # The record must be durable before the files go. Otherwise a power loss could leave a log that begins above its
-        # recorded start, with no .deleted files to explain it.
+        # Sync the recorded start before the files are unlinked. Otherwise a power loss could leave a log that begins
+        # above its recorded start, without .deleted files that explain it.
         if not state.is_start_synced:
             try:
                 write_start(state.fs, state.directory, state.epochs, durable=True)
@@ -109,7 +109,7 @@ class LogRetention:
         caller must have the cleaner write log-start-offset-checkpoint, one file for all logs of a directory.
         """
         state = self._state
-        # As in Kafka, DeleteRecords cannot delete records that no reader may see yet.
+        # As in Kafka, DeleteRecords cannot delete records above the high watermark, which no reader may see yet.
         if offset > state.high_watermark or offset < 0:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -1,4 +1,4 @@
-"""Limits of the active segment: which batches still fit, and when the log rolls to a new segment.
+"""Limits of the active segment: the batches that it may still get, and the time when the log rolls to a new segment.
 
 A log rolls by size, by time, by the number of index entries, and when an offset no longer fits an index, as Kafka's
 LogSegment.shouldRoll.
@@ -22,7 +22,7 @@ distance in ms of a timestamp from now; bytes between index entries; True for Lo
 A plain tuple, because every append unpacks it.
 """
 
-# No record has a smaller timestamp, so this roll time means: roll before the next batch.
+# A roll time below every timestamp, which means: roll before the next batch.
 _ROLL_NOW: Final = -INT64_MAX - 2
 
 
@@ -30,7 +30,7 @@ def find_limits(state: LogState, now_ms: int) -> AppendLimits:
     """Return the limits that batches for the active segment must keep, and cache them in the state if they last."""
     segment, config = state.active, state.config
     roll_after, after_max_ms = _roll_after(state, now_ms), config.timestamp_after_max_ms
-    # With LogAppendTime the client's timestamp decides nothing, because the batch gets the clock's time.
+    # With LogAppendTime compare the clock with the roll time, because the batch gets the clock's time.
     if config.is_append_time:
         roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
     limits = (
@@ -47,8 +47,8 @@ def find_limits(state: LogState, now_ms: int) -> AppendLimits:
 def _roll_after(state: LogState, now_ms: int) -> int:
     """Return the timestamp in ms beyond which a batch needs a new segment.
 
-    segment.ms counts from the first batch's timestamp to the new batch's. The clock decides only if records have
-    no timestamps.
+    segment.ms counts from the first batch's timestamp to the new batch's. The clock is used only if records have no
+    timestamps.
     """
     segment, config = state.active, state.config
     first = segment.first_timestamp

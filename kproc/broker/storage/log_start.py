@@ -1,4 +1,4 @@
-"""Records where a log begins, so that opening the log detects the loss of its first segments.
+"""Stores where a log begins, so that opening the log detects the loss of its first segments.
 
 The first offset in `leader-epoch-checkpoint` is the log's start. A deletion (retention, DeleteRecords) has three steps:
 
@@ -6,9 +6,10 @@ The first offset in `leader-epoch-checkpoint` is the log's start. A deletion (re
 2. The segments are renamed to `.deleted`.
 3. After file.delete.delay.ms the file is written again and synced, and then the renamed files are unlinked.
 
-After a crash of the broker a log therefore never begins above its recorded start. After a power loss the record can be
-older than the renames, but then the renamed files exist. If neither explains the start, files were lost, and the log is
-refused. `log-start-offset-checkpoint.by-id` counts as a record, too: it is exact after a clean stop.
+Therefore a log never begins above its recorded start after a crash of the broker. After a power loss the recorded start
+can be older than the renames, but then the renamed files exist. If neither explains where the log begins, files were
+lost, and the log is not opened. A start in `log-start-offset-checkpoint.by-id` counts, too: it is exact after a clean
+stop.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _WAY_OUT: Final = (
 def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool = False) -> None:
     """Write the epochs of a log whose start has moved. `durable` makes the file survive a power loss.
 
-    If the host has no room for the file, remove the old one: the next opening rebuilds the epochs from the batches. A
+    If the disk has no space for the file, remove the old one: the next opening rebuilds the epochs from the batches. A
     file with a lower start would make the log look as if it had lost segments.
     """
     try:
@@ -49,12 +50,13 @@ def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool 
 
 
 class StartRecords(NamedTuple):
-    """Records of a log's start outside its directory, and facts about the last stop.
+    """Starts of a log that were recorded outside its directory, and information about the last stop.
 
-    They decide whether its first segments may be missing.
+    They determine if the first segments of the log may be missing.
     """
 
-    # The largest start in the checkpoints of the data directory and in the dead owner's row. None: there is none.
+    # The largest start in the checkpoints of the data directory and in the dead owner's row. None if neither records a
+    # start.
     recorded_start: int | None
     recovery_point: int
     is_clean: bool  # The last stop was clean, so that only lost files explain a missing segment.
@@ -71,18 +73,18 @@ def check_start(
     """
     has_deleted = any(base < first for name in names if (base := _deleted_base(name)) is not None)
     is_explained = records.recorded_start is not None and first <= records.recorded_start
-    # The checkpoint or the dead owner's row names this start, and no deletion was interrupted.
+    # Usual case: the checkpoint or the dead owner's row explains where the log begins, and no deletion was interrupted.
     if is_explained and (records.is_clean or not has_deleted):
         return
     epochs = LeaderEpochs(_read_epochs(fs, directory))
     start = epochs.first_offset
-    # The log has no epochs because it is empty, or because a power loss removed a file that no sync had confirmed.
+    # leader-epoch-checkpoint has no entry: the log is empty, or a power loss removed the file before its first sync.
     if start is None:
         if records.recorded_start is not None and not is_explained:
             _judge_without_epochs(directory, first, records.recorded_start, is_clean=records.is_clean)
         return
-    # A power loss can keep the renames of step 2 and lose the file of step 1, because neither is synced. Then the
-    # .deleted files explain the missing records.
+    # Corrupt, unless a power loss kept the renames of step 2 and lost the file of step 1, because neither is synced.
+    # Then the .deleted files explain the missing records.
     if not is_explained and start < first and not (has_deleted and is_deleting and records.may_lack_names):
         start = max(start, records.recorded_start or 0)
         found = f"{directory} begins at offset {first}, but its recorded start is {start}"
@@ -91,23 +93,24 @@ def check_start(
             and records.recovery_point <= start
             and not holds_synced_records(fs, directory)
         ):
-            # A power loss before the first sync of the log: the names of its first segments were never durable.
+            # No loss: before the first sync of the log a power loss can remove the names of its first segments.
             logger.warning(
                 "%s: the records in between were not synced before a crash, or files are missing", found
             )
             return
         raise Corrupt(f"{found}: {_WAY_OUT}")
     if has_deleted and not records.is_clean:
-        # The crash came between steps 2 and 3. The opening will unlink the renamed files, so record the start first.
+        # The crash came between steps 2 and 3. The opening will unlink the .deleted files, so sync the start before
+        # that.
         epochs.truncate_to(first)
         write_start(fs, directory, epochs, durable=True)
 
 
 def _judge_without_epochs(directory: Path, first: int, recorded_start: int, *, is_clean: bool) -> None:
-    """Judge a log that begins above the data directory's checkpoint, and whose own record is lost.
+    """Check a log that begins above the start in the data directory's checkpoint, and has no leader epochs.
 
-    A power loss can remove leader-epoch-checkpoint, and the checkpoint is up to a minute older than the last deletion.
-    After a clean stop the checkpoint is exact. Raise Corrupt only then.
+    A power loss can remove leader-epoch-checkpoint, and the checkpoint can be a minute older than the last deletion.
+    After a clean stop the checkpoint is exact, so raise Corrupt.
     """
     found = (
         f"{directory} begins at offset {first}, the checkpoint says {recorded_start}, and "
@@ -126,5 +129,5 @@ def _read_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]]:
     try:
         return checkpoints.read_leader_epochs(fs, directory) or []
     except Corrupt:
-        # Recovery logs the damage, and rebuilds the epochs from the batches.
+        # Ignore the damage, because recovery logs it and rebuilds the epochs from the batches.
         return []

@@ -37,7 +37,7 @@ def _log_surprise(what: str, error: Exception) -> None:
 
 
 class LogTraffic:
-    """Counts what was written to and read from the logs of one topic, since their Handler started.
+    """Counts the bytes and records written to and read from one topic's logs since their Handler started.
 
     One per topic and Handler: all of the Handler's logs of that topic share it, so no sums have to be computed."""
 
@@ -83,25 +83,26 @@ class LogState:
         end_offset: int,
         start_offset: int,
     ) -> None:
-        # Called if the check of a batch fails with an unexpected exception. The Handler counts these.
+        # Called if the validation of a batch raises an unexpected exception. The Handler counts the calls.
         self.on_surprise: Callable[[str, Exception], None] = _log_surprise
         # Bounds the records that are read in a duty cycle. Set by the Handler that opened the log; None: no bound.
         self.inspection: InspectionBudget | None = None
-        # Counts this log only, until the Handler that opened it sets its topic's counters.
+        # Counts this log only, until the Handler replaces it by the counters of the topic.
         self.traffic = LogTraffic()
         self.directory, self.topic, self.topic_id, self.partition = identity
         self.leader_epoch = leader_epoch
         self.start_offset = start_offset
         self.end_offset = end_offset
-        # Clients read records below it. It is the first offset of `unconfirmed`, or the log's end if that is empty.
+        # Clients read records below the high watermark. It is the first offset of `unconfirmed`, or the log's end
+        # without hidden records.
         self.high_watermark = end_offset
-        # (first, end) of the hidden records of each append, oldest first. A sync confirms them.
+        # Hidden records: (first offset, end offset) of each append, oldest first. A sync confirms them.
         self.unconfirmed: deque[tuple[int, int]] = deque()
-        # (end of a marker that waits for a sync, last stable offset before it), oldest first.
+        # Hidden transaction markers: (offset behind the marker, last stable offset before it), oldest first.
         self.undecided: deque[tuple[int, int]] = deque()
         self.recovery_point = 0
         self.config = config  # The settings in force: reconfigure() changes them.
-        # Limits of the next append. None: find them again, because the config, the segment or its indexes changed.
+        # Cached limits of the next append. None after a change of the config, the active segment or its indexes.
         self.limits: AppendLimits | None = None
         self.clock = clock
         self.fs = fs
@@ -113,10 +114,10 @@ class LogState:
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
         self.offline_reason: str | None = None  # If set, appends are rejected until the log is opened again.
-        # True while the log is offline because a Shortage interrupted a change of its files. Its owner opens it again
-        # at the next request, which completes the change.
+        # True while the log is offline because a Shortage interrupted a change of its files. At the next request the
+        # owner opens the log again, which completes the change.
         self.can_reopen = False
-        # True once the log's start is on the disk for certain. Only then are segments below it unlinked.
+        # True if the recorded start of the log is durable. Before that, no segment below it may be unlinked.
         self.is_start_synced = False
         # True if a failed write may have left bytes behind the log's end. They must be truncated before the next write.
         self.is_torn = False
@@ -154,8 +155,8 @@ class LogState:
         first_open, stable = self.producers.first_open_offset, self.high_watermark
         if self.undecided:
             first_open = self.undecided[0][1]
-        # DeleteRecords may have moved the start beyond the first record of an open transaction. The last stable offset
-        # must not be below the start.
+        # DeleteRecords may have moved the log's start behind the first record of an open transaction. The last stable
+        # offset must not be below the start.
         return stable if first_open is None else min(max(first_open, self.start_offset), stable)
 
     def segment_info(self) -> list[SegmentInfo]:
@@ -173,7 +174,7 @@ class LogState:
     # -- failures ------------------------------------------------------------------------------------------
 
     def set_offline_after(self, failure: StorageFailure) -> None:
-        """Take the log offline after a failure other than a Shortage: the disk's content is then unknown."""
+        """Take the log offline after any failure but a Shortage, because the disk's content is unknown then."""
         if not isinstance(failure, Shortage) and self.offline_reason is None:
             self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
@@ -184,11 +185,11 @@ class LogState:
 
     @contextmanager
     def done_or_offline(self, what: str) -> Iterator[None]:
-        """Run a change of the log's files; a context manager. `what` names the change in messages.
+        """Provide a context for a change of the log's files. `what` names the change in messages.
 
         If the disk fails half way, the log goes offline until the broker's next start reads the files. After a Shortage
-        its owner opens it again at the next request. Any other exception becomes a FatalError: the role ends, and its
-        successor reads the files.
+        the owner opens the log again at the next request. Any other exception becomes a FatalError, which ends the
+        Handler, and its successor reads the files.
         """
         try:
             yield
@@ -202,7 +203,7 @@ class LogState:
     # -- visibility ----------------------------------------------------------------------------------------
 
     def hide_from(self, offset: int) -> None:
-        """Hide the records from `offset` on until a sync has confirmed them. Call this before anybody reads the log."""
+        """Hide the records from `offset` on until a sync has confirmed them. Call it before any read."""
         self.hide(offset, self.end_offset)
 
     def hide(self, first: int, end: int) -> None:
@@ -215,7 +216,7 @@ class LogState:
         unconfirmed = self.unconfirmed
         while unconfirmed and unconfirmed[0][1] <= synced:
             unconfirmed.popleft()
-        # A sync can end inside an append that rolled segments. The rest of this append stays hidden.
+        # A sync can cover only a part of an append that rolled segments. The rest of that append stays hidden.
         if unconfirmed and unconfirmed[0][0] < synced:
             unconfirmed[0] = synced, unconfirmed[0][1]
         self.high_watermark = unconfirmed[0][0] if unconfirmed else self.end_offset
@@ -239,13 +240,13 @@ class LogState:
         old.write_aborted_mark()
         old.release_reserved()
         new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
-        # The list changes only now. If the files could not be created, the old segment is still active, and the next
+        # Change the list only after the files were created. If that fails, the old segment stays active, and the next
         # append tries again.
         self.segments.add(new)
         old.is_joined = True
         self.active = new
         self.tail.reset(base_offset)
-        # Have the sealed segment synced once more, now with its indexes, because recovery believes indexes below the
+        # Let the next sync cover the sealed segment with its indexes, because recovery believes indexes below the
         # recovery point.
         self.unsynced.segments.append(old)
         self.unsynced.add_directory(self.directory)
@@ -253,6 +254,6 @@ class LogState:
         self.write_snapshot()
 
     def write_snapshot(self) -> None:
-        """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
+        """Write a snapshot of the producers at the log's end. Only log a failure, because a replay can replace it."""
         self.producers.end_offset = self.end_offset
         self.snapshots.write(self.fs, self.directory, self.producers, self.segments)

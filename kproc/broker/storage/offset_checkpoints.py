@@ -3,7 +3,7 @@
 Kafka's three files identify partitions by topic name: recovery-point-offset-checkpoint, log-start-offset-checkpoint and
 cleaner-offset-checkpoint. A topic can be deleted and created again, so an entry may belong to a former topic. The
 broker therefore keeps a file with topic ids beside each of them, called `<Kafka's name>.by-id`, and reads that file.
-It still writes Kafka's files: for Kafka, for older versions of kproc, and for people.
+The broker still writes Kafka's files, which Kafka, older versions of kproc and people read.
 
     1                                      version
     2                                      number of lines
@@ -57,7 +57,7 @@ class OffsetCheckpoint(msgspec.Struct):
     """The content of one of Kafka's offset checkpoints, and of the file with topic ids beside it."""
 
     by_id: dict[PartitionId, int] = msgspec.field(default_factory=dict)
-    # Kafka's file. Its entries are hints: see `confirms_log_start`.
+    # The entries of Kafka's file, which may be of former topics: see `confirms_log_start`.
     by_name: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
     # True if the file with ids exists. Apache Kafka and older versions of kproc have none.
     has_ids: bool = False
@@ -107,7 +107,7 @@ def write_offset_checkpoint(
     `unconfirmed` has entries of Kafka's file that could not be checked yet. They are written to that file again.
     """
     path = data_directory / file_name
-    # First the file that the broker itself reads. If it dies in between, Kafka's file is only older.
+    # Write the file with ids first, because the broker reads only that one. After a crash Kafka's file is just older.
     replace_file(fs, by_id_path(path), _encode(offsets))
     named = {(names[topic_id], index): at for (topic_id, index), at in offsets.items()}
     for entry, at in unconfirmed.items():

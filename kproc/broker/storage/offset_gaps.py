@@ -1,9 +1,9 @@
 """Fills the gaps between a log's segments with empty batches, while no broker uses the files.
 
 Kafka's cleaner drops the last batches of a segment if newer records replace all of their keys. The segment then ends
-below the next one's base offset. kproc's cleaner keeps an empty batch there, because a segment that ends too early has
-lost records (log_end.py). Imported files get such an empty batch, too. Without it the log would look damaged when
-cleanup.policy becomes delete.
+below the next one's base offset. kproc's cleaner keeps an empty batch there, because log_end.py takes a segment that
+ends too early for one that has lost records. Imported files get such an empty batch, too. Without it the log would look
+damaged when cleanup.policy becomes delete.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kproc.wire.record_batch import MAGIC, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO
 
 
 def fill_offset_gaps(fs: Fs, directory: Path) -> int:
-    """Append an empty batch to each segment that ends below the next one's base, and sync it. Return how many.
+    """Append an empty batch to each segment that ends below the next one's base, and sync it. Return their number.
 
-    A damaged segment stays as it is, for the log's opening to judge. Raises StorageFailure.
+    A damaged segment stays as it is, so that the opening of the log reports it. Raises StorageFailure.
     """
     filled = epoch = 0
     for base, following in pairwise(segment_bases(fs, directory)):
@@ -33,12 +33,12 @@ def fill_offset_gaps(fs: Fs, directory: Path) -> int:
             end_offset = base
             for _, header in walk_headers(fs, descriptor, 0, size):
                 end_offset, epoch = last_offset_of(header) + 1, header[LEADER_EPOCH]
-            # The offset index of a segment has 32-bit offsets. Kafka's cleaner keeps to them, too.
+            # Skip a gap that reaches beyond the 32-bit offsets of the segment's index.
             if end_offset < following <= base + INT32_MAX:
                 fs.write(descriptor, [_empty_batch(end_offset, following, epoch)], position=size)
                 fs.sync(descriptor)
                 filled += 1
-        # Leave a damaged segment as it is, because only the opening of the log knows which bytes were synced.
+        # Do not change a damaged segment, because only the opening of the log knows which bytes were synced.
         except BadBatch:
             continue
         finally:

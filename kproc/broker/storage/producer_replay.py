@@ -1,6 +1,4 @@
-"""ProducerReplay: rebuilds a log's producers when it is opened, from the newest good snapshot and
-the batches behind.
-"""
+"""ProducerReplay: rebuilds a log's producers at its opening, from the newest good snapshot and later batches."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
-# Distance before a snapshot to search for batches, in index entries of 4 KiB or one larger batch each: first 64 KiB.
-# Then 1 MiB, if that shows too few batches of a producer that wrote within the clients' default delivery.timeout.ms.
+# How far before a snapshot to search for batches, in index entries (4 KiB or one larger batch each): first 16, about 64
+# KiB. If that shows too few batches of a producer that was active within the clients' default delivery.timeout.ms, then
+# 256, about 1 MiB.
 _RECALLED_ENTRIES: Final = (16, 256)
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 
@@ -44,7 +43,7 @@ Marks = dict[tuple[int, int], list[BatchMark]]  # By producer id and epoch, the 
 
 
 def _mark_of(header: Header) -> BatchMark:
-    """Return what a ProducerEntry stores about a batch."""
+    """Return the mark that a ProducerEntry stores for a batch."""
     first, delta = header[BASE_SEQUENCE], header[LAST_OFFSET_DELTA]
     last = (first + delta) & 0x7FFFFFFF if first >= 0 else -1
     return last, last_offset_of(header), delta, header[MAX_TIMESTAMP]
@@ -86,15 +85,15 @@ class ProducerReplay:
         """
         table = ProducerTable(self._segments[0].base_offset)
         usable = end_offset if self._first_transactional is None else self._first_transactional
-        # Newest first, because the log cannot serve requests before the batches behind the snapshot are replayed.
+        # Try the newest snapshot first, because requests wait until all batches behind the snapshot are replayed.
         for offset in reversed(snapshots.copy()):
             path = self._directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
             try:
-                # A torn tail was truncated below the snapshot, so it counts batches that do not exist any more.
+                # The snapshot contains batches that were truncated with a torn tail.
                 if offset > end_offset:
                     raise Corrupt(f"the snapshot is of offset {offset}, but the log ends at {end_offset}")
-                # The snapshot already contains the effect of markers that the scan found. A replay from there would not
-                # see them, and their rows would be missing in the transaction index.
+                # Skip a snapshot from behind the first scanned marker. A replay from there would miss that marker,
+                # whose row would be missing in the transaction index.
                 if offset > usable:
                     continue
                 table.load(decode_snapshot(self._fs.read_file(path) or b""))
@@ -116,7 +115,7 @@ class ProducerReplay:
         return table
 
     def _recall(self, table: ProducerTable, now_ms: int) -> None:
-        """Add the batches before each producer's newest one. A snapshot lacks them, but a client may still retry them.
+        """Add the batches before each producer's newest one. Snapshots lack them, but clients may retry them.
 
         Search the log near the snapshot first. Search further back for producers with too few batches that were active
         within delivery.timeout.ms.
@@ -144,7 +143,7 @@ class ProducerReplay:
             headers[:0] = headers_before(segment, offset, entries)
             if segment is not self._segments[-1]:
                 segment.close()
-            # The bytes behind the segment's last entry count as one more interval.
+            # Count the bytes behind the segment's last index entry as one more interval.
             entries -= segment.index.count + 1
             if entries <= 0:
                 break
@@ -171,7 +170,7 @@ class ProducerReplay:
     ) -> None:
         """Apply one batch of the log to the producers."""
         producer_id, epoch, attributes = header[PRODUCER_ID], header[PRODUCER_EPOCH], header[ATTRIBUTES]
-        # Batches of plain producers are most of a usual log, so leave before anything else is unpacked.
+        # Most batches of a usual log are from producers without an id, so return before anything is unpacked.
         if producer_id < 0:
             return
         last_offset = last_offset_of(header)
@@ -187,7 +186,8 @@ class ProducerReplay:
         length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         content = self._fs.read(segment.descriptor(), length, position=position)
         marker = read_marker(memoryview(content), attributes)
-        # Compaction has emptied the batch, or it is a control batch of another kind. Neither ends a transaction.
+        # Compaction has removed the marker, or this control batch is no transaction marker. In both cases no
+        # transaction ends.
         if marker is None:
             return
         aborted = table.record_marker(

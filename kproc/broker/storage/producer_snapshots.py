@@ -28,19 +28,19 @@ class ProducerSnapshots:
         """Write a snapshot of the producers at the log's end. A failure is only logged: recovery replays the log."""
         offset = producers.end_offset
         self.bytes_since = self.batches_since = 0
-        # The same log end was written already, for example by a roll right after a snapshot that was due.
+        # A snapshot at this offset exists, for example if the log rolls right after a snapshot that was due.
         if offset in self.offsets:
             return
         path = directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
         try:
-            # No sync is needed, because recovery replays the batches if the file is missing or damaged after a power
-            # loss.
+            # Do not sync: recovery replays the batches if the file is missing or damaged after a power loss.
             replace_file(fs, path, encode_snapshot(producers.entries()), durable=False)
         except StorageFailure as failure:
             logger.warning("snapshot=not_written path=%s reason=%s", path, failure)
             return
         self.offsets.append(offset)
-        # A snapshot at the base of a segment is deleted with the segment. Of the others only the newest is needed.
+        # A snapshot at the base of a segment is deleted with the segment. Of all other snapshots only the newest is
+        # needed.
         keep = {*segments.bases(), offset}
         for stale in [held for held in self.offsets if held not in keep]:
             try:

@@ -10,9 +10,9 @@ The rules are Kafka's (ProducerAppendInfo and ProducerStateManager, 4.x):
 - A new epoch starts at sequence 0. An older epoch is INVALID_PRODUCER_EPOCH.
 - A producer that was idle for producer.id.expiration.ms is removed, unless it has an open transaction.
 - The first batch of a transaction is accepted after the transaction's coordinator has confirmed that the partition is
-  part of it (KIP-890). Until then the producer has a Verification here. The Verification ends with that batch, with a
-  marker, or when it is as old as a removed producer. A confirmation that arrives after the marker therefore begins no
-  new transaction.
+  part of it (KIP-890). Until then the producer has a Verification in this table. The Verification ends with that
+  batch, with a marker, or when it is as old as a removed producer. A confirmation that arrives after the marker
+  therefore begins no new transaction.
 
 Entries are immutable and replaced as a whole, so an append that fails on the disk puts the old ones back.
 """
@@ -48,7 +48,7 @@ EPOCH_MAX: Final = 2**15 - 1
 # From this transaction.version on, each transaction has an epoch of its own (KIP-890).
 _EPOCH_PER_TRANSACTION: Final = 2
 
-# (last sequence, last offset, last offset - first offset, largest timestamp) of one appended batch.
+# The mark of one appended batch: (last sequence, last offset, last offset - first offset, largest timestamp).
 BatchMark = tuple[int, int, int, int]
 
 
@@ -72,10 +72,10 @@ def first_offset(mark: BatchMark) -> int:
 
 
 class Verification:
-    """A request to the coordinator whether a transaction has this partition, as Kafka's VerificationStateEntry.
+    """A request to the coordinator to confirm a transaction's partition, as Kafka's VerificationStateEntry.
 
-    Retries of the same transaction share it and its lowest sequence. If a batch fails and is sent again, a later batch
-    must not get into the log before it.
+    Retries of the same transaction share the Verification and its lowest sequence. If a batch fails and is sent again,
+    a later batch must not get into the log before it.
     """
 
     __slots__ = ("epoch", "is_confirmed", "lowest_sequence", "owns_epoch", "since_ms")
@@ -89,15 +89,16 @@ class Verification:
         self.is_confirmed = False  # True only while the batches that waited for the answer are appended.
 
     def is_ended_by(self, epoch: int) -> bool:
-        """Return True if a marker with this epoch may belong to the transaction that waits here.
+        """Return True if a marker with this epoch may belong to the transaction that waits.
 
         If each transaction has an epoch of its own (KIP-890), its marker has a higher epoch than its batches. A marker
-        with the epoch of our batch then ended the transaction before. The coordinator answers only after that end.
+        with the epoch of the waiting batch then belongs to the previous transaction. The coordinator confirms the
+        partition only after that marker.
         """
         return epoch > self.epoch or not self.owns_epoch
 
     def tried_again(self, epoch: int, sequence: int, *, owns_epoch: bool) -> None:
-        """Record another batch of this producer that waits for the answer."""
+        """Record another batch of this producer that waits for the coordinator's answer."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch, self.lowest_sequence, self.owns_epoch = epoch, sequence, owns_epoch
 
@@ -150,11 +151,11 @@ class ProducerTable:
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",
                 )
-        # A newer instance of this producer has written here, so the sender is a zombie and must be fenced (KIP-98).
+        # Fence a zombie (KIP-98): a newer instance of this producer has written to the partition.
         elif epoch < entry.epoch:
             raise _too_old(entry, epoch)
-        # As in ProducerAppendInfo.checkSequence, an epoch begins with sequence 0. Otherwise an earlier batch of it is
-        # missing.
+        # As in ProducerAppendInfo.checkSequence, an epoch begins with sequence 0. Otherwise an earlier batch of the
+        # epoch is missing.
         elif first_sequence != 0 and entry.epoch != NO_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -170,7 +171,7 @@ class ProducerTable:
         return None
 
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return True if a producer has a transaction open here that began with this epoch."""
+        """Return True if a producer has a transaction of this epoch open in the partition."""
         return producer_id in self._open and self.by_id[producer_id].epoch == epoch
 
     def admit_in_transaction(
@@ -184,8 +185,8 @@ class ProducerTable:
     ) -> BatchMark | None:
         """Check a transactional batch before it is appended, as `admit` does.
 
-        The transaction must be open here. If `must_be_confirmed`, it may begin here only after its coordinator has
-        confirmed that this partition is part of it (KIP-890).
+        The transaction must be open in the partition. If `must_be_confirmed`, the batch may begin it only after the
+        coordinator has confirmed that the partition is part of the transaction (KIP-890).
         """
         if not self.in_transaction(producer_id, epoch):
             entry = self.by_id.get(producer_id)
@@ -219,7 +220,7 @@ class ProducerTable:
         """Record that a batch with this first sequence waits for its transaction's coordinator."""
         found = self.verifying.get(producer_id)
         if found is None:
-            # Discard the oldest, because clients can invent producer ids without limit.
+            # Discard the oldest verification, because clients can invent producer ids without limit.
             if len(self.verifying) >= PRODUCERS_MAX:
                 del self.verifying[next(iter(self.verifying))]
             found = Verification(epoch, sequence, owns_epoch=owns_epoch, now_ms=now_ms)
@@ -229,20 +230,20 @@ class ProducerTable:
         return found
 
     def is_verifying(self, producer_id: int, verification: Verification) -> bool:
-        """Return True if the transaction has neither begun nor ended here since `verification` was made."""
+        """Return True if the transaction has neither begun nor ended in the partition since `verification` was made."""
         return self.verifying.get(producer_id) is verification
 
     def finish_verification(self, producer_id: int) -> None:
-        """Remove a producer's verification, because its transaction has begun here."""
+        """Remove a producer's verification, because its transaction has begun in the partition."""
         self.verifying.pop(producer_id, None)
 
     def record(
         self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool, heard_ms: int
     ) -> None:
-        """Record a batch that is appended or replayed. It is not checked here.
+        """Record a batch that is appended or replayed. The batch is not checked again.
 
-        `heard_ms` is the time of its arrival in ms. Kafka counts idle time from the records' timestamps, and so
-        forgets an active producer that sends old records.
+        `heard_ms` is the time of its arrival in ms. Kafka counts idle time from the records' timestamps, and so removes
+        an active producer that sends old records.
         """
         entry = self.by_id.get(producer_id)
         if entry is None:
@@ -282,7 +283,7 @@ class ProducerTable:
         )
         if is_late or epoch < entry.epoch:
             raise _too_old(entry, epoch)
-        # A newer coordinator has written a marker here, so the sender is a former one that does not know of its end.
+        # Fence a former coordinator: a newer one has written a marker to this partition.
         if coordinator_epoch is not None and coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -303,7 +304,7 @@ class ProducerTable:
         entry = self.by_id.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
         verification = self.verifying.get(producer_id)
-        # The answer of the coordinator may still be on its way. It must not begin a transaction behind this marker.
+        # The coordinator's confirmation may arrive after this marker. It must not begin a new transaction then.
         if verification is not None and verification.is_ended_by(epoch):
             del self.verifying[producer_id]
         batches = entry.batches if epoch == entry.epoch else ()
@@ -321,7 +322,7 @@ class ProducerTable:
         return AbortedTransaction(producer_id, started, offset, stable)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Put a producer's earlier entry back (None: it was not known) after an append that failed."""
+        """Restore a producer's earlier entry after a failed append. None if the producer was unknown."""
         # The failed append may have begun a transaction, so remove it before the earlier entry is restored.
         self._open.pop(producer_id, None)
         if entry is None:
@@ -335,7 +336,7 @@ class ProducerTable:
         idle = [entry for entry in self.by_id.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
             del self.by_id[entry.producer_id]
-        # A coordinator that never answers must not leave its verification here for ever.
+        # Remove old verifications, too, because a coordinator may never answer.
         for producer_id, verification in list(self.verifying.items()):
             if now_ms - verification.since_ms >= idle_ms:
                 del self.verifying[producer_id]
@@ -399,7 +400,7 @@ def _too_old(entry: ProducerEntry, epoch: int) -> KafkaError:
 
 
 def _check_first(entry: ProducerEntry | None, verification: Verification, sequence: int) -> None:
-    """Raise OUT_OF_ORDER_SEQUENCE_NUMBER if a transaction must not begin here with this sequence."""
+    """Raise OUT_OF_ORDER_SEQUENCE_NUMBER if a transaction must not begin with this sequence."""
     is_unknown = entry is None or not entry.batches
     if sequence > verification.lowest_sequence or (sequence and verification.owns_epoch and is_unknown):
         expected = 0 if verification.owns_epoch and is_unknown else verification.lowest_sequence

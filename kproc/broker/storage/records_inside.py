@@ -1,8 +1,8 @@
 """Checks the records inside a produced batch, and compresses the batch with its topic's codec.
 
-This is done only for logs that need it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
-timestamps, those whose compression.type is a codec, those with a max.decompressed.message.bytes, and all logs with
-kproc.validate.records=full. It costs the Handler about as much as the producer's own work. In all other logs only the
+These checks are made only for logs that need them (`LogConfig.looks_inside`): compacted logs, logs with a lower limit
+of timestamps, with a codec as compression.type or with a max.decompressed.message.bytes, and all logs with
+kproc.validate.records=full. They cost the Handler about as much as the producer's own work. In all other logs only the
 records' lengths are checked (record_check.py).
 """
 
@@ -38,15 +38,15 @@ _CODECS: Final = {
 }
 
 
-# Limit of the records in one batch, which is read in one step of 25 ms. A record has at least seven bytes, and almost
-# none compressed: 120 kB of zstd can hold 19 million records, which take the Handler 10 s. A producer that gets
-# MESSAGE_TOO_LARGE splits its batch.
+# Limit of the records in one batch. A record has at least 7 bytes, but almost none if it is compressed: 120 kB of zstd
+# can hold 19 million records, which take the Handler 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch.
 RECORDS_INSIDE_MAX: Final = 25_000
 # Limit of a batch's decompressed size, as a multiple of max.message.bytes. Decompressing 32 MiB takes 50 ms.
 _INFLATED_BATCHES: Final = 32
-# Limit of bad records in an error. The client knows that the whole batch is rejected.
+# Limit of the bad records that an error lists. The whole batch is rejected anyway.
 BAD_RECORDS_NAMED_MAX: Final = 10_000
-# Longest misdated batch whose bad records are named. For a longer one the header is reason enough to reject it.
+# Largest number of records in a batch with a wrong timestamp for which the error names the bad records. A larger batch
+# is rejected by its header alone.
 _MISDATED_READ_MAX: Final = 10_000
 
 
@@ -85,7 +85,7 @@ def validate_inside(
     if largest is None:  # Read the records again to name the bad ones.
         largest = _check_records(raw, header, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
-    # Keep the bytes of the producer, because compressing is the expensive part of this check.
+    # Store the producer's bytes if the codec stays the same, because compressing is the expensive part.
     if codec == header.codec:
         if largest != header.max_timestamp and not config.is_append_time:
             header = stamp_max_timestamp(view, header, largest)
@@ -118,7 +118,7 @@ def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
     try:
         return decompress(header.codec, payload, limit_bytes)
     except InflatesTooMuch as error:
-        # A producer splits its batch after this code. After CORRUPT_MESSAGE it would send the same batch again.
+        # After MESSAGE_TOO_LARGE a producer splits its batch. After CORRUPT_MESSAGE it would send the same batch again.
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, error.message) from error
 
 
@@ -130,7 +130,7 @@ def _level(codec: Compression | int, config: LogConfig) -> int | None:
         Compression.ZSTD: config.compression_zstd_level,
     }
     level = levels.get(Compression(codec))
-    # Kafka writes -1 for zlib's own default, which compress() expects as None.
+    # In Kafka's setting -1 means zlib's own default, for which compress() expects None.
     return None if codec == Compression.GZIP and level == -1 else level
 
 
@@ -163,8 +163,8 @@ def _check_records(
             is_misdated |= why is not None
         if why is not None:
             count += 1
-            # KIP-467 reports the bad records by index. A response with all of a large batch would be larger than the
-            # batch.
+            # KIP-467: list the bad records by index, but not all of a large batch, because the response would be larger
+            # than the batch.
             if count <= BAD_RECORDS_NAMED_MAX:
                 bad.append((number, why))
     if bad:

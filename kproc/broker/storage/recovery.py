@@ -2,7 +2,7 @@
 
 load() runs in the Handler that opens a log. It finishes what a crash of the last owner interrupted (names, compaction,
 deletion), opens the segments, finds the log's end (log_end.py) by the last owner's end (last_stop.py), and loads the
-leader epochs and the producers up to there. It raises Corrupt for damage and truncates a torn tail.
+leader epochs and the producers up to that end. It raises Corrupt for damage and truncates a torn tail.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
     if not bases:
         return None
     is_suspect = NOTE_FILE in names
-    # A sync failed before the last owner ended, and the kernel may have dropped dirty pages. Neither a published row
-    # nor a clean stop then proves that bytes are on the disk.
+    # A sync had failed, and the kernel may have dropped dirty pages. So neither a published row nor a clean stop proves
+    # that bytes are on the disk.
     if is_suspect:
         last = msgspec.structs.replace(last, clean=False, trusted=None)
     segments: list[LogSegment] = []
@@ -83,12 +83,14 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
                 segments[-1].close()
             segments.append(_open_segment(fs, directory, base, names, is_checked=last.trusted is None))
         loaded = _Loader(fs, directory, config, segments).load(snapshots, last, whole_below, now_ms)
-    # Close the files after any failure, because the Handler goes on with its other logs and must not leak descriptors.
+    # Close the files after any failure, because the Handler continues with its other logs and must not leak
+    # descriptors.
     except BaseException as problem:
         for segment in segments:
             segment.close()
         if isinstance(problem, BadBatch):
-            # The finder handles torn tails. A bad header elsewhere is in the synced or published part, so it is damage.
+            # LogEndFinder handles torn tails. A bad header elsewhere is in the synced or published part of the log, so
+            # it is damage.
             raise Corrupt(f"{directory}: {problem}") from problem
         raise
     loaded.is_suspect = is_suspect
@@ -102,8 +104,8 @@ def _check_bounds(fs: Fs, directory: Path, config: LogConfig, last: LastStop, na
     """
     found = log_bases(names)
     whole_below: int | None = None
-    # Without the row of a dead owner, the directory's mark must show that no segment is missing. With a row skip this:
-    # LogEndFinder checks the published segment, and the log opens with fewer calls.
+    # Without the row of a dead owner, the directory's mark must show that no segment is missing. With a row skip this
+    # check, because LogEndFinder checks the published segment, and the log opens with fewer system calls.
     if last.trusted is None:
         whole_below = read_newest_mark(fs, directory)
         check_newest(directory, found, whole_below, last.effective_start)
@@ -122,13 +124,14 @@ def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_che
     try:
         if is_checked:
             _check_size(segment)
-            # The message format of a log only goes up, so a segment with old messages begins with one.
+            # If a segment has messages from before Kafka 0.11, the first one is such a message, because a log's format
+            # never goes back.
             refuse_old_format(fs, segment, 0)
     except BaseException:
         segment.close()
         raise
-    # Most logs have no aborted transaction. Record that now, so that no later Fetch pays a system call to look for the
-    # file.
+    # Record that the segment has no transaction index, as most have none, so that no Fetch needs a system call to look
+    # for the file.
     if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
         segment.txn_index.mark_absent()
     return segment
@@ -158,11 +161,11 @@ class _Loader:
         end_offset = finder.find_end(last)
         if checkpointed is None:
             self._rebuild_epochs(epochs)
-        # An epoch is recorded before its first batch is written. If the owner died in between, or the tail was torn,
-        # the entry points behind the log's end.
+        # Remove epochs behind the log's end. An epoch is recorded before its first batch is written, and then the owner
+        # may have died, or the tail was torn.
         epochs.truncate_from(end_offset)
-        # A dead owner without producers had published that. The replay then skips all batches before its end, which
-        # makes the takeover of a large log fast.
+        # If the dead owner knew no producer, its row says so. Then the replay skips all batches before the row's end,
+        # which makes the takeover of a large log fast.
         known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
         replay = ProducerReplay(fs, self._directory, self._config, segments, finder.first_transactional)
         producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
@@ -194,7 +197,7 @@ class _Loader:
         for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
             first = self._first_epoch(segment)
             if following is not None and first == self._first_epoch(following):
-                # Epochs never decrease, so all batches of this segment have the same one.
+                # Epochs never decrease, so all batches of this segment have the epoch of the first one.
                 epochs.assign_newer(first, segment.base_offset)
                 continue
             for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size):

@@ -1,4 +1,4 @@
-"""The results of a Log's methods: plain values, made once per batch or read, never changed."""
+"""The results of a Log's methods: plain values, created once per batch or read, never changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kproc.wire.file_range import FileRange
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of appending one batch, with the fields that a partition has in a Produce response.
 
-    A msgspec struct: it costs 80 ns to make, a NamedTuple 300, and there is one per batch.
+    A msgspec struct, because there is one per batch: it takes 80 ns to create, a NamedTuple 300 ns.
     """
 
     error_code: int
@@ -45,7 +45,7 @@ class SyncPoint(NamedTuple):
 
     fds: tuple[int, ...]
     end_offset: int
-    # Sealed segments, then the active one. The active one is missing if too many sealed segments wait.
+    # Sealed segments, then the active one, which is missing if too many sealed segments wait.
     segments: tuple[LogSegment, ...]
     sealed_count: int  # Number of `segments` that were sealed when the point was made.
     sizes: tuple[int, ...]  # Sizes of `segments` in bytes when the point was made.

@@ -30,7 +30,7 @@ def expired(segments: Sequence[SegmentInfo], *, now_ms: int, retention_ms: int) 
         return 0
     count = 0
     for segment in segments:
-        # Segments go from the oldest on, so the first one that must stay ends the count. An empty one has no age.
+        # Segments are deleted from the oldest on, so the first one to keep ends the count. An empty segment has no age.
         if not segment.size or now_ms - segment.largest_timestamp <= retention_ms:
             break
         count += 1

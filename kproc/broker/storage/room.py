@@ -15,7 +15,7 @@ _WANTED: Final = SLOT["room_wanted_bytes"]
 
 def counting(fs: Fs, values: list[int]) -> Fs:
     """Wrap `fs`, so that the metrics `values` count failed writes on a full disk and the bytes of the last one."""
-    # A cast, because CountingFs delegates by __getattr__, which a type checker cannot follow.
+    # Cast the type, because CountingFs delegates by __getattr__, which a type checker cannot follow.
     return cast(Fs, CountingFs(fs, values))
 
 
@@ -31,8 +31,8 @@ class CountingFs:
         method = getattr(fs, name)
         # Cache the method on the instance, so that Python does not call __getattr__ for it again.
         setattr(self, name, method)
-        # A sync thread can be here while `divert` runs in the Handler's thread, and would cache the former method for
-        # ever. If `divert` comes after this comparison, it removes the method itself.
+        # A sync thread can run this while the Handler's thread runs `divert`, and would cache the former method for
+        # ever. If `divert` comes after this comparison, `divert` removes the method.
         if self.wrapped is not fs:
             self.__dict__.pop(name, None)
         return method
@@ -40,7 +40,7 @@ class CountingFs:
     def divert(self, fs: Fs) -> Fs:
         """Call `fs` from now on, and return the Fs that was called before."""
         before, self.wrapped = self.wrapped, fs
-        # Only cached methods belong to the former Fs. A thread that runs one now finishes with it.
+        # Remove the cached methods, which belong to the former Fs. A thread that runs one now finishes with it.
         for name in self.__dict__.keys() - {"wrapped", "_values"}:
             self.__dict__.pop(name, None)
         return before

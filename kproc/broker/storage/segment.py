@@ -34,13 +34,13 @@ from kproc.wire.batch_header import MAX_TIMESTAMP
 from kproc.wire.file_range import FileRange
 from kproc.wire.record_batch import NO_TIMESTAMP
 
-# A segment reserves disk blocks after it has grown by RESERVE_FROM_BYTES since it was opened. It reserves as much again
-# as it holds, but at most RESERVE_BYTES_MAX at a time. 4 MiB at a time instead of 16 would keep 90% of the gain.
+# A segment reserves disk blocks after it has grown by RESERVE_FROM_BYTES since it was opened: as many as it holds, but
+# at most RESERVE_BYTES_MAX at a time. 4 MiB at a time instead of 16 MiB would keep 90% of the gain.
 RESERVE_FROM_BYTES: Final = 4 << 20
 RESERVE_BYTES_MAX: Final = 16 << 20
-# A power loss keeps or loses whole pages.
+# The page size of the kernel: a power loss keeps or loses whole pages of a file.
 _PAGE_BYTES: Final = 4096
-# Growth after which a reservation that the file system refused is tried again.
+# Growth (bytes) of a segment after which a reservation that the file system refused is tried again.
 _ASK_AGAIN_BYTES: Final = 64 << 20
 
 
@@ -49,7 +49,7 @@ class LogSegment:
 
     `fd` is the descriptor of the .log file. It may be CLOSED, and `descriptor()` opens the file again. A segment that a
     sync thread works on is pinned: its descriptor stays open until the last unpin(). Otherwise the kernel could give
-    the number to another file before the fdatasync.
+    the descriptor's number to another file before the fdatasync.
     """
 
     __slots__ = (
@@ -85,20 +85,20 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.fd = CLOSED
-        # Encoded once, because every Fetch answer contains the path.
+        # Encode the path once, because every Fetch response contains it.
         self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
         self.inode = 0
         self.size = 0
         self.reserve_at = RESERVE_FROM_BYTES  # Call reserve() before a write that ends beyond this.
         self.reserved_end = 0  # End of the reserved blocks, or 0 if none are reserved.
         self.synced_bytes = 0  # Bytes that are known to be on the disk since this process opened the file.
-        # Bytes that the file's attribute says are synced; set by the sync thread, and by the owner between two rounds.
+        # Bytes that are synced by the file's attribute. The sync thread sets it, and the owner between two rounds.
         self.marked_bytes = 0
         # True if this process has sealed the segment, or has seen that its records end where the next segment begins.
         self.is_joined = False
         self.bytes_since_index = 0
         self.created_ms = 0
-        # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
+        # The first batch's largest timestamp (ms). None if the segment is empty or it was not read yet.
         self.first_timestamp: int | None = None
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
@@ -114,7 +114,8 @@ class LogSegment:
         segment = cls(fs, directory, base_offset)
         index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
         made: list[tuple[int, Path]] = []
-        # Open the directory first, because undoing a failed creation must sync it, and may find no free descriptor.
+        # Open the directory before files are created. Undoing a failed creation must sync it, and might find no free
+        # descriptor then.
         names = fs.open_directory(directory)
         try:
             made.append((_create_log(fs, segment.path(LOG_SUFFIX)), segment.path(LOG_SUFFIX)))
@@ -125,8 +126,8 @@ class LogSegment:
             for descriptor, path in made:
                 fs.close(descriptor)
                 fs.unlink(path)
-            # The previous segment stays active and may pass this base offset. Sync the removal, so that a power loss
-            # does not bring back a segment that overlaps it.
+            # The previous segment stays active and may grow beyond this base offset. Sync the removal, so that a power
+            # loss does not bring back a segment that overlaps the previous one.
             if made:
                 fs.sync(names)
             raise
@@ -137,15 +138,15 @@ class LogSegment:
         segment.time_index = TimeIndex(fs, time_path, base_offset, 0, made[2][0])
         segment.close_indexes()
         segment.created_ms = now_ms
-        # A new segment has no aborted transaction. Recording it spares every later Fetch a system call.
+        # Record that a new segment has no transaction index, which spares every later Fetch a system call.
         segment.txn_index.mark_absent()
         return segment
 
     @classmethod
     def open(cls, fs: Fs, directory: Path, base_offset: int) -> LogSegment:
-        """Open a segment on the disk. Indexes that cannot be right are replaced with empty ones.
+        """Open a segment on the disk. Implausible indexes are replaced with empty ones.
 
-        The loader then fills them: see `needs_index`.
+        Recovery then fills the empty indexes: see `needs_index`.
         """
         segment = cls(fs, directory, base_offset)
         segment.fd = fs.open(segment.path(LOG_SUFFIX))
@@ -161,7 +162,7 @@ class LogSegment:
         fs, base_offset = self.fs, self.base_offset
         facts = fs.facts(self.descriptor())
         self.inode, self.size = facts.st_ino, facts.st_size
-        # Count the growth from now on, because a log that is only read needs no reserved blocks.
+        # Count growth from the present size, because a log that is only read needs no reserved blocks.
         self.reserve_at += self.size
         self.created_ms = facts.st_mtime_ns // NS_PER_MS
         index_path, time_path = self.path(INDEX_SUFFIX), self.path(TIME_INDEX_SUFFIX)
@@ -188,7 +189,7 @@ class LogSegment:
     def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
         """Open a segment with the state that its last owner exported. Raises Corrupt if size or inode differ."""
         segment = cls.open(fs, directory, exported[0])
-        # Another inode is another file: the directory was replaced since the export. Another size means that somebody
+        # With another inode it is another file: the directory was replaced since the export. With another size somebody
         # has written to the segment since.
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
@@ -224,8 +225,8 @@ class LogSegment:
     def append_index_entries(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file.
 
-        Write the time entry first, and without it no offset entry: a walk that begins at an offset entry takes the
-        last time entry before it for the largest timestamp so far.
+        Write the time entry first. If that fails, write no offset entry: a walk from an offset entry assumes that the
+        last time entry before it has the largest timestamp so far.
         """
         if self.time_index.append(times):
             self.index.append(pairs)
@@ -259,13 +260,13 @@ class LogSegment:
         self.fs.set_modified(self.descriptor(), modified_ns)
 
     def seal(self) -> None:
-        """End appending: add the largest timestamp to the time index, which retention and look-ups use.
+        """Seal the segment: add the largest timestamp to the time index, which retention and look-ups use.
 
-        Raises DiskFull if the disk has no space for the entry, because nothing adds it to a sealed segment later.
+        Raises DiskFull if the disk has no space for the entry, because no later write would add it to a sealed segment.
         """
         self.finish_time_index()
-        # Leave the indexes of a pinned segment open, because a sync thread may be using them. close() closes them
-        # later.
+        # Leave the indexes of a pinned segment open, because a sync thread may be using them. A later close() closes
+        # them.
         if not self._pins:
             self.close_indexes()
 
@@ -325,8 +326,8 @@ class LogSegment:
     def write_sealed_mark(self) -> None:
         """Record in a sealed file's attribute that all of it is synced. The caller must have pinned the segment.
 
-        A segment behind whose records Kafka's cleaner may have left a gap gets no mark: recovery would take the gap
-        for a loss.
+        A segment gets no mark if Kafka's cleaner may have left a gap behind its records, because recovery would take
+        the gap for a loss.
         """
         if self.is_joined and self.marked_bytes < self.size:
             self.fs.write_synced_mark(self.fd, self.size)
@@ -358,8 +359,8 @@ class LogSegment:
             self.close()
 
     def close(self) -> None:
-        """Close all descriptors, or have the last unpin do it. Any use opens them again."""
-        # Wait for a sync thread that is inside fdatasync. If the descriptor were closed now, its number could belong to
+        """Close all descriptors, or let the last unpin() close them. Any use opens them again."""
+        # Keep the descriptor of a pinned segment. If it were closed during an fdatasync, its number could belong to
         # another file, and the sync would confirm bytes that are not on the disk.
         self._closing = self._pins > 0
         if self._closing:
@@ -384,8 +385,8 @@ class LogSegment:
             target = _deleted(source)
             try:
                 is_there = self.fs.rename(source, target)
-            # The directory has no room for a longer name. Undo the renames, because with some of them the log would
-            # open without the segment's indexes.
+            # The directory has no space for a longer name. Undo the renames, because otherwise the log would open
+            # without some of the segment's indexes.
             except Shortage:
                 for renamed in doomed:
                     self.fs.rename(renamed, renamed.with_suffix(""))
@@ -409,12 +410,12 @@ class LogSegment:
 
     @property
     def txn_index_path(self) -> Path:
-        """The path of the transaction index, which exists only if there are aborted transactions."""
+        """The path of the transaction index, which exists only if a marker in the segment aborted a transaction."""
         return self.txn_index.path
 
 
 def _create_log(fs: Fs, path: Path) -> int:
-    """Create a .log file. Replace an empty one, which a roll leaves if it failed and could not be undone."""
+    """Create a .log file. Replace an empty one, which is left by a roll that failed and could not be undone."""
     facts = fs.facts_at(path)
     if facts is not None and not facts.st_size:
         fs.unlink(path)

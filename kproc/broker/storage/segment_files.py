@@ -1,7 +1,7 @@
-"""Reads attributes of a log from its files, for a process that does not own it: the cleaner, before it asks the owner.
+"""Reads attributes of a log from its files, for a process that does not own it: the cleaner, before it calls the owner.
 
-It reads only names, sizes, times and single entries. The owner continues meanwhile: a file may disappear, and the
-active segment's time index lags behind its records.
+The functions read only names, sizes, times and single entries. Meanwhile the owner continues: a file may disappear, and
+the active segment's time index lags behind its records.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def info_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: i
             info.append(SegmentInfo(base, following, 0, NO_TIMESTAMP))
             continue
         dated = _last_timestamp(fs, directory / segment_file_name(base, TIME_INDEX_SUFFIX))
-        # The time index of a segment without timestamps, or of one that was just created, is empty. Kafka's
-        # LogSegment.largestTimestamp falls back to the file's time, too.
+        # As in Kafka's LogSegment.largestTimestamp, use the file's time if the time index is empty: the segment has no
+        # timestamps or was just created.
         if dated < 0:
             dated = log.st_mtime_ns // NS_PER_MS
         info.append(SegmentInfo(base, following, log.st_size, dated))
@@ -78,7 +78,7 @@ def sealed_segments(
     """Return the segments with the sizes that group_segments() needs. The last one ends at `end_offset`."""
     segments = []
     nexts = [*(each.base_offset for each in identities[1:]), end_offset]
-    # Not strict, because `nexts` has one element if there are no segments.
+    # zip() must not be strict, because `nexts` has one element even without segments.
     for identity, following in zip(identities, nexts, strict=False):
         log, index, time_index = (
             _facts_of(fs, directory / segment_file_name(identity.base_offset, suffix))
@@ -110,7 +110,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
         for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
             return header[MAX_TIMESTAMP]
     except BadBatch:
-        # This is no damage, because the owner can be writing the batch at this moment.
+        # This is no damage, because the owner may be writing the batch just now.
         return NO_TIMESTAMP
     finally:
         fs.close(descriptor)
@@ -142,7 +142,7 @@ def _last_timestamp(fs: Fs, path: Path) -> int:
         return NO_TIMESTAMP
     descriptor = fs.open(path, writable=False)
     try:
-        # The owner may be appending at this moment, so ignore a part of an entry at the end.
+        # Ignore a part of an entry at the end, which the owner may be appending just now.
         at = facts.st_size - facts.st_size % TIME_ENTRY.size - TIME_ENTRY.size
         entry = fs.read(descriptor, TIME_ENTRY.size, position=at)
     finally:

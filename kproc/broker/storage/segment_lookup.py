@@ -1,7 +1,7 @@
 """Look-ups in one segment: find a batch by its offset or its time, and walk the headers of batches.
 
 A look-up begins at an index entry, because the index has an entry only for every few kB. The batch of that entry is
-checked against the entry, since nothing else would notice damage inside an index: opening a log does not read all
+checked against the entry, because only look-ups notice damage inside an index: the opening of a log does not read all
 entries.
 """
 
@@ -38,7 +38,8 @@ def locate(segment: LogSegment, offset: int) -> tuple[int, int] | None:
     """
     before, at = segment.index.around(offset)
     if at - before > _SHOWN_TOGETHER_BYTES:
-        # Each large batch has an index entry. Usually the batch at `at` is the one, and one small read shows it.
+        # The index entries are far apart, so each large batch has one. Usually the batch at `at` is the wanted one, and
+        # one small read shows it.
         try:
             header = read_header(segment.fs, segment.descriptor(), at, segment.size)
         except BadBatch as problem:
@@ -65,7 +66,7 @@ def headers_from(segment: LogSegment, position: int) -> Iterator[Header]:
 
 
 def _walk_from(segment: LogSegment, start: int, offset: int | None = None) -> Iterator[tuple[int, Header]]:
-    """Yield (position, header) from a position on. With `offset`, an index entry said where to begin.
+    """Yield (position, header) from a position on. With `offset`, `start` comes from an index entry.
 
     Raises Corrupt for a damaged batch or index. A bad batch is new damage, because opening the log has checked the
     batches.
@@ -75,7 +76,8 @@ def _walk_from(segment: LogSegment, start: int, offset: int | None = None) -> It
     )
     try:
         if start and offset is not None:
-            # The batch of the entry must end before `offset`, because the entry is the last one below it.
+            # Check the index entry: its batch must end before `offset`, because the look-up chose the last entry below
+            # it.
             first = next(headers, None)
             if first is None or last_offset_of(first[1]) >= offset:
                 raise _index_damage(segment, INDEX_SUFFIX)
@@ -99,8 +101,8 @@ def find_timestamp(
     Raises SearchPaused after a share of the work. Call again with the same `search` to continue.
     """
     search.from_offset = max(search.from_offset, from_offset)
-    # Begin at an earlier timestamp. A damaged entry could name a later batch with this very timestamp, and the
-    # check below would not notice.
+    # Begin at an entry with an earlier timestamp. With an equal timestamp a damaged entry could name a later batch, and
+    # the check of the entry against its batch would not notice that.
     entry = segment.time_index.floor(timestamp - 1)
     if entry is not None and entry[1] <= search.from_offset:
         entry = None
@@ -108,7 +110,8 @@ def find_timestamp(
     for position, header in _walk_from(segment, segment.index.lookup(after), after + 1):
         is_late = header[MAX_TIMESTAMP] >= timestamp and header[RECORD_COUNT] > 0
         if entry is not None and (is_late or last_offset_of(header) >= entry[1]):
-            # No record before the entry's batch is late enough. Rely on that only if this is its batch.
+            # By the time index no record before the entry's batch is late enough. Rely on that only if this batch is
+            # the entry's.
             if entry != (header[MAX_TIMESTAMP], last_offset_of(header)):
                 raise _index_damage(segment, TIME_INDEX_SUFFIX)
             entry = None

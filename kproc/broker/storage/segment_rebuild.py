@@ -20,8 +20,7 @@ from kproc.wire.batch_header import (
 )
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
-# Index entries are written in groups of this many, because each write is a system call, and a full segment can have
-# more than 100,000 entries.
+# Index entries of one write. Each write is a system call, and a full segment can have more than 100,000 entries.
 _ENTRIES: Final = 4096
 
 
@@ -48,11 +47,12 @@ class SegmentRebuild:
             for position, header in batches:
                 base, last = header[BASE_OFFSET], last_offset_of(header)
                 total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-                # A power loss can lose the page with the first bytes of a batch. The CRC does not cover the offset, so
-                # it can match although the offset is wrong.
+                # The offset goes back although the CRC may match, because it does not cover the offset: a power loss
+                # has lost the page with the first bytes of the batch.
                 if base < self.next_offset:
                     raise BadBatch(position, f"base offset {base} is below the expected {self.next_offset}")
-                # Offsets in indexes have 32 bits, so the log would have rolled before this batch.
+                # The owner would have rolled before this batch, because offsets in indexes have 32 bits. So the offset
+                # is wrong.
                 if last - segment.base_offset > INT32_MAX:
                     raise BadBatch(
                         position,

@@ -15,7 +15,7 @@ from kproc.broker.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
-# Sealed segments of a log that keep their descriptors open, unless its Handler sets a budget for all of its logs.
+# Limit of a log's sealed segments with open descriptors, unless its Handler sets a shared limit for all of its logs.
 COLD_OPEN_MAX: Final = 2
 # Files of one log that one call unlinks, in about 2 ms.
 UNLINKED_FILES_MAX: Final = 100
@@ -42,8 +42,8 @@ class ColdSegments:
         self._segments.pop(segment, None)
         self._segments[segment] = None
         if len(self._segments) > self._limit:
-            # A dict keeps the order of insertion, and add() inserts a segment anew when it is read. So the first is the
-            # oldest.
+            # add() inserts a segment again at each read, and a dict keeps the order of insertion. So the first segment
+            # was read least recently.
             oldest = next(iter(self._segments))
             del self._segments[oldest]
             oldest.close()
@@ -72,7 +72,7 @@ class SegmentList:
         self._bases = [segment.base_offset for segment in segments]
         self.cold = ColdSegments()  # Only for this log, until the Handler that opened it sets a shared one.
         self._doomed: deque[Doomed] = deque()
-        # Segments whose transaction index has rows. None: not looked up yet. Most logs have none.
+        # Segments whose transaction index has rows. None: not looked up yet. The list is empty for most logs.
         self._aborting: list[LogSegment] | None = None
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class SegmentList:
 
     def info(self, end_offset: int, count: int | None = None) -> list[SegmentInfo]:
         """Return the info of the segments, or of the `count` oldest ones, for retention."""
-        # Offsets have no gaps between segments, so each ends where the next one begins.
+        # Each segment ends where the next one begins, because offsets have no gaps between segments.
         nexts = [*self._bases[1:], end_offset]
         return [
             SegmentInfo(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
@@ -143,10 +143,10 @@ class SegmentList:
     def size_bytes(self) -> int:
         """Return the bytes of all .log files."""
         segments = self._segments
-        # Treat one segment separately, because most logs have one, and metrics call this for thousands of logs.
+        # Fast path for the one segment that most logs have: metrics call this for thousands of logs.
         if len(segments) == 1:
             return segments[0].size
-        # A list comprehension, because it takes half the time of a generator.
+        # sum() over a list comprehension takes half the time of a generator.
         return sum([segment.size for segment in segments])
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
@@ -164,19 +164,20 @@ class SegmentList:
                 break
             gone.append(segment)
         del self._segments[: len(gone)], self._bases[: len(gone)]
-        # Find the list again at the next look-up, because it may contain a segment that is gone.
+        # Discard the list of segments with aborted transactions, which may contain a deleted one. The next look-up
+        # builds it.
         self._aborting = None
         return gone
 
     def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:
-        """Rename neighbours' files to .deleted, for a compacted segment that begins at `base_offset`.
+        """Rename adjacent segments' files to .deleted, for a compacted segment that begins at `base_offset`.
 
-        They stay in the list until replace(), which must follow. The first one's snapshot stays: its offset is the
-        same.
+        They stay in the list until replace(), which must follow. The producer snapshot of the first segment stays,
+        because the new segment has the same base offset.
         """
         gone = self._segments[number : number + count]
-        # The renames below replace .deleted files of earlier swaps. Remove their entries, so that the new files of the
-        # same names wait for their own time.
+        # The renames replace .deleted files of earlier swaps. Remove the entries of those, so that the new files of the
+        # same names wait until their own due time.
         names = {path.name for segment in gone for path in segment.deleted_paths()}
         self._doomed = deque(each for each in self._doomed if each.path.name not in names)
         for segment in gone:
@@ -184,7 +185,7 @@ class SegmentList:
         return gone
 
     def replace(self, number: int, count: int, segment: LogSegment) -> None:
-        """Put a compacted segment into the place of retired ones. The active segment must not be among them."""
+        """Replace retired segments in the list with a compacted one. The active segment must not be among them."""
         assert number + count < len(self._segments), (number, count, len(self._segments))
         assert segment.base_offset == self._bases[number], (segment.base_offset, self._bases[number])
         self._segments[number : number + count] = [segment]
@@ -205,7 +206,7 @@ class SegmentList:
             try:
                 self._fs.unlink(self._doomed[0].path)
             except StorageFailure as failure:
-                # The next call tries again, and so does the next opening of the log.
+                # The next call retries, and so does the next opening of the log.
                 logger.warning("cannot unlink %s yet: %s", self._doomed[0].path, failure)
                 break
             self._doomed.popleft()
@@ -225,7 +226,7 @@ class SegmentList:
         self._doomed.extend(doomed)
 
     def move(self, directory: Path) -> None:
-        """Use a new path: the partition's directory was renamed."""
+        """Use new paths, because the partition's directory was renamed."""
         for segment in self._segments:
             segment.move(directory)
         self._doomed = deque(Doomed(due_ms, directory / path.name) for due_ms, path in self._doomed)

@@ -1,13 +1,13 @@
 """Renames partitions' directories: for deletion, or to set them aside and keep them.
 
-A directory is deleted only if the metadata record the deletion of its topic id, and no clean stop since: a clean stop
-finishes every deletion. It is renamed to `<topic>-<p>.<hex>-delete`, and the cleaner removes it after
-file.delete.delay.ms.
+A directory is deleted only if the metadata log records the deletion of its topic id, and no clean stop after it,
+because a clean stop finishes every deletion. Such a directory is renamed to `<topic>-<p>.<hex>-delete`, and the cleaner
+removes it after file.delete.delay.ms.
 
 Every other directory that the broker cannot serve is set aside: it is renamed to `<topic>-<p>.<hex>-stray`, as in
-Kafka. Only people remove it. A small file inside has the reason, for `kproc status` and `kproc doctor`.
+Kafka. Only an administrator removes it. A small file inside has the reason, for `kproc status` and `kproc doctor`.
 
-Handlers, the controller and the cleaner use this, each for directories that no other process has open.
+Handlers, the controller and the cleaner use these functions, each for directories that no other process has open.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rename_for_deletion(fs: Fs, directory: Path) -> Path | None:
 
 
 def set_aside(fs: Fs, directory: Path, reason: str) -> Path | None:
-    """Rename a directory that is kept and not served. Return its new path, or None if it does not exist."""
+    """Set aside a directory that is kept but not served. Return its new path, or None if it does not exist."""
     aside = rename_aside(fs, directory)
     if aside is not None:
         record_reason(fs, aside, reason)
@@ -87,7 +87,8 @@ def list_set_aside(fs: Fs, data_directory: Path) -> list[SetAsideDirectory]:
 def list_deleted(fs: Fs, data_directory: Path) -> list[Path]:
     """Return the directories that were renamed for deletion and still hold files. Raises StorageFailure.
 
-    Only names as rename_for_deletion() and Kafka make them count. Other names with this suffix are not ours to remove.
+    Only names as rename_for_deletion() and Kafka create them count. Other directories with this suffix must not be
+    removed.
     """
     paths = [
         data_directory / name
@@ -102,7 +103,7 @@ def list_deleted(fs: Fs, data_directory: Path) -> list[Path]:
 def _rename(fs: Fs, directory: Path, suffix: str) -> Path | None:
     parsed = parse_partition_directory_name(directory.name)
     assert parsed is not None, directory
-    # A random part in the name, because the same partition can be deleted, or set aside, more than once.
+    # Add a random part to the name, because a partition can be deleted or set aside more than once.
     target = directory.with_name(set_aside_directory_name(*parsed, uuid.uuid4().hex, suffix))
     return target if fs.rename(directory, target) else None
 

@@ -6,8 +6,8 @@ from array import array
 from bisect import bisect_left
 from typing import Final
 
-# A consumer at the tail is a few batches behind. 512 batches take 8 KB a partition, which is small enough for
-# thousands of partitions, and are more than one fetch. A consumer that is further behind uses the index.
+# Limit of cached batches. 512 batches are more than one fetch of a consumer at the tail, and take 8 KB a partition,
+# which is little enough for thousands of partitions. A consumer that is further behind uses the index.
 BATCHES_KEPT_MAX: Final = 512
 
 
@@ -31,13 +31,13 @@ class TailCache:
 
     def trim(self) -> None:
         """Remove the oldest batches. The caller has checked that there are more than BATCHES_KEPT_MAX."""
-        # Remove half at once, because each removal from the front of an array moves all that remains.
+        # Remove half of the batches at once, because a removal from the front of an array moves all that remains.
         drop = len(self.lasts) - BATCHES_KEPT_MAX // 2
         self.floor_offset = self.lasts[drop - 1] + 1
         del self.lasts[:drop], self.positions[:drop]
 
     def truncate(self, count: int) -> None:
-        """Remove all batches but the oldest `count`, because the others were not written."""
+        """Remove all batches but the oldest `count`, because the write of the others failed."""
         del self.lasts[count:], self.positions[count:]
 
     def locate(self, offset: int, end_position: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """TimestampSearch: one look-up by time, which may have to decompress many batches.
 
 A batch's header has its largest timestamp, so the first batch whose header is late enough holds the record, and no
-other one has to be decompressed. But the header was never compared with the records: false headers could make a search
-decompress every batch of a log. So a search runs in slices, and decompresses a limited amount in all. After that it
-answers with the offset that it has reached: no earlier record matches, and a reader that begins there misses none.
+other batch has to be decompressed. But headers are not compared with the records: false headers could make a search
+decompress every batch of a log. So a search runs in slices and has a limit of decompressed bytes and records. At the
+limit it returns the offset that it has reached: no earlier record matches, and a reader that begins there misses none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_
 from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME, NO_TIMESTAMP
 from kproc.wire.record_check import record_too_large
 
-# Limits of one slice and, in records, of a whole search. A search runs in slices because a Handler serves nobody else
-# meanwhile. It has an end because false headers could otherwise make it read the whole log.
+# Limits of one slice, and of the records of a whole search. A search runs in slices because a Handler does nothing else
+# during a slice. It is limited because false headers could otherwise make it read the whole log.
 SLICE_BYTES: Final = 4 << 20
 SLICE_RECORDS: Final = 20_000
 SEARCH_RECORDS_MAX: Final = 200_000
@@ -44,8 +44,7 @@ class SearchPaused(Exception):
 class TimestampSearch:
     """The state of a search.
 
-    Call `start_slice` before each slice, and `search_batch` for each batch whose header shows that it can have the
-    record.
+    Call `start_slice` before each slice, and `search_batch` for each batch that can have the record by its header.
     """
 
     __slots__ = (
@@ -64,7 +63,7 @@ class TimestampSearch:
         self._open: tuple[int, Iterator[Found]] | None = None
 
     def start_slice(self, record_bytes_max: int = INT32_MAX) -> None:
-        """Begin the next slice, in which at least one batch is decompressed.
+        """Start the next slice. At least one batch is decompressed in it.
 
         The search fails with INVALID_RECORD at a record of a compressed batch that is larger than `record_bytes_max`.
         """
@@ -77,7 +76,7 @@ class TimestampSearch:
         Raises SearchPaused when the slice is used up. The next slice continues inside the batch, because a batch of a
         few kB can hold 200,000 records.
         """
-        # Check before decompressing, because one batch can take as long as a whole slice.
+        # Pause before a batch is decompressed, because one batch can take as long as a whole slice.
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
         first = max(header[BASE_OFFSET], self.from_offset)
@@ -85,13 +84,15 @@ class TimestampSearch:
             walk = self._open[1]
         else:
             raw = self._inflate(header, batch) if self._records_left > 0 else None
-            # The search's limit is used up. Answer with what the header promises, as the module describes.
+            # The search has reached its limit of decompressed bytes. Return the batch's first offset: no earlier record
+            # matches.
             if raw is None:
                 return first, header[MAX_TIMESTAMP]
             walk = _walk(raw, header, self._record_bytes_max)
         self._open = None
         for offset, dated in walk:
-            # As above: no earlier record matches, so a reader that begins here misses none.
+            # The search has reached its limit of records. Return the present offset: no earlier record matches, so a
+            # reader that begins there misses none.
             if self._records_left <= 0:
                 return max(first, offset), header[MAX_TIMESTAMP]
             self._records_left -= 1
@@ -126,7 +127,7 @@ class TimestampSearch:
         return self._slice_records < 0 or self._slice_bytes <= 0
 
     def _inflate(self, header: Header, batch: bytes) -> bytes | None:
-        """Decompress the batch's records; return None if that would exceed the search's limit."""
+        """Decompress the batch's records. Return None if that would exceed the search's limit of bytes."""
         payload = memoryview(batch)[HEADER_BYTES:]
         limit_bytes = min(self._bytes_left, inflation_limit(len(payload)))
         if limit_bytes <= 0:

@@ -1,4 +1,4 @@
-"""The .txnindex of a segment: transactions aborted by a marker in it. Absent until there is one."""
+"""The .txnindex of a segment: its rows are the transactions that markers in the segment aborted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kproc.broker.storage.format import TXN_ENTRY, TXN_ENTRY_VERSION, AbortedTra
 from kproc.broker.storage.fs import Fs
 from kproc.common.errors import Corrupt
 
-# Limit of the cached rows of a segment: 7,700 rows. A larger index is read at each look-up, as in Kafka.
+# Limit of the bytes of a segment's cached rows: 7,700 rows. A larger index is read at each look-up, as in Kafka.
 KEPT_BYTES_MAX: Final = 256 << 10
 _MARKER: Final = 3  # The column with the offset of the abort marker; the rows are in its order.
 
@@ -20,7 +20,7 @@ _MARKER: Final = 3  # The column with the offset of the abort marker; the rows a
 class TxnIndex:
     """The transaction index of one segment. It caches its rows, because every read_committed Fetch needs them.
 
-    Rows are in the order of their markers' offsets. Their last stable offsets grow in the same order.
+    Rows are in the order of their markers' offsets. Their last stable offsets increase in the same order.
     """
 
     __slots__ = ("_fs", "_is_absent", "_rows", "path")
@@ -46,7 +46,7 @@ class TxnIndex:
 
     def close(self) -> None:
         """Discard the cached rows. The next use reads them again."""
-        # Keep an empty value, because it takes no memory, and reading it again costs a system call.
+        # Keep an empty value: it takes no memory, and reading the file again would cost a system call.
         if self._rows:
             self._rows = None
 
@@ -57,7 +57,7 @@ class TxnIndex:
         return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
 
     def checksum(self) -> int:
-        """Return the CRC-32 of all rows, or 0 if there are none."""
+        """Return the CRC-32 of all rows, or 0 without rows."""
         return crc32(self._load())
 
     def mark_absent(self) -> None:
@@ -75,8 +75,8 @@ class TxnIndex:
             entry = _entry(self.path, TXN_ENTRY.unpack_from(rows, row * size))
             if entry.first_offset < upper_bound:
                 found.append(entry)
-            # The transaction of a later row was open at this marker or began after it. Its records begin at or
-            # behind this last stable offset, and so behind the bound.
+            # Stop at this row. The transaction of a later row was open at this marker or began after it, so its records
+            # begin at or behind this last stable offset, which is behind the range of the Fetch.
             if entry.last_stable_offset >= upper_bound:
                 return found, True
         return found, False
@@ -90,7 +90,7 @@ class TxnIndex:
             self._rows = rows if len(rows) <= KEPT_BYTES_MAX else None
 
     def complete(self, aborted: AbortedTransaction) -> None:
-        """Add the row of a marker that the log contains, unless the marker has a row.
+        """Add the row of a marker that the log contains, unless a row for the marker exists.
 
         Keep an existing row as it is: compaction may have removed the transaction's first records, and only the old
         row names their offset.
@@ -121,8 +121,8 @@ class TxnIndex:
             return
         kept, before = 0, -1
         for _, _, first_offset, marker, _ in TXN_ENTRY.iter_unpack(rows):
-            # Rows are in the order of their markers, and a transaction begins before its marker. A page of zeros after
-            # a power loss breaks both rules.
+            # Stop at a row that breaks one of two rules: rows are in the order of their markers, and a transaction
+            # begins before its marker. A page of zeros after a power loss does.
             if not max(before, first_offset) < marker < offset:
                 break
             kept, before = kept + 1, marker
@@ -154,7 +154,7 @@ def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
     descriptor = fs.open(path, create=not fs.exists(path))
     try:
         size = fs.facts(descriptor).st_size
-        # Overwrite a part of an entry that a crash left at the end, because every row must begin at a multiple of its
+        # Overwrite a part of a row that a crash left at the end, because every row must begin at a multiple of the row
         # size.
         fs.write(descriptor, [_pack(aborted)], position=size - size % TXN_ENTRY.size)
     finally:

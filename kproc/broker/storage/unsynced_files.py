@@ -18,13 +18,13 @@ class UnsyncedFiles:
 
     def __init__(self) -> None:
         self.segments: list[LogSegment] = []  # Sealed segments with unsynced bytes or indexes.
-        # Directories with unsynced names. The partition's own one comes first.
+        # Directories with unsynced names. The partition's directory comes first.
         self.directories: list[Path] = []
         self.files: list[Path] = []  # Transaction indexes and partition.metadata.
 
     def add_directory(self, directory: Path) -> None:
         """Record that a file of the partition's directory was created, renamed or removed."""
-        # Keep an existing list, because that of a log that was just opened has the parent, too.
+        # Keep an existing list: after the opening of a log it also contains the parent of the partition's directory.
         if not self.directories:
             self.directories = [directory]
 
@@ -47,10 +47,11 @@ class UnsyncedFiles:
             return None, ()
         descriptors: list[int] = []
         try:
-            # If the generator raises, extend() has already added the descriptors that were opened before.
+            # Use extend() with generators: if one raises, the descriptors that were opened before are in the list
+            # already.
             descriptors.extend(fs.open_directory(path) for path in self.directories)
-            # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
-            # partition.metadata the checkpoints' entries for this log are not believed.
+            # A transaction index is not rebuilt from batches below the recovery point, so it must be synced.
+            # partition.metadata must be synced, because without it the checkpoints' entries for this log are ignored.
             descriptors.extend(fs.open(path) for path in self.files if fs.exists(path))
         except StorageFailure:
             for descriptor in descriptors:

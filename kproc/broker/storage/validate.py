@@ -1,8 +1,8 @@
 """Validates batches that are not plain, before they are appended, and finds the reason to reject one.
 
-The hot loop of `Log.append` recognises a plain batch by itself (one unpack, one CRC, a few comparisons). All other
-batches are checked here: those of logs that need the records inside (records_inside.py), transactions, markers, and
-every batch that is wrong.
+The hot loop of `Log.append` recognises a plain batch by itself (one unpack, one CRC, a few comparisons). This module
+checks all other batches: those of logs whose records must be decoded (records_inside.py), transactional batches,
+markers, and every invalid batch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from kproc.broker.storage.inspection import InspectionBudget
 
 CLIENT: Final = "client"
-# Also a client's batch, of a request with a transactional id.
+# Origin of a client's batch in a request with a transactional id.
 TRANSACTION: Final = "transaction"
-# As TRANSACTION, and the transaction's coordinator has confirmed that the partition is part of it (KIP-890).
+# As TRANSACTION, but the transaction's coordinator has confirmed that the partition is part of it (KIP-890).
 CONFIRMED: Final = "confirmed"
 COORDINATOR: Final = "coordinator"
 
@@ -57,8 +57,8 @@ def examine(
     """
     # As in Kafka, check the size before the content of the batch.
     if len(view) > config.max_message_bytes:
-        # KIP-98 made one batch per partition the rule for magic 2. Name that error rather than the size of several
-        # batches.
+        # With magic 2 only one batch per partition is allowed (KIP-98). Report several batches rather than their total
+        # size.
         check_one_batch(view)
         check_base_offset(int.from_bytes(view[:8], "big"))
         _check_size(view, config)
@@ -66,11 +66,12 @@ def examine(
         header = parse_header(view)
     else:
         header = check_batch(view)
-        # Reject a transactional batch here, because the right to a transactional id is checked by the id in the
-        # request, and this request has none.
+        # Reject a transactional batch of a request without a transactional id, because the right to the id was checked
+        # by the request's id.
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        # Only coordinators write control batches. A client that could would end transactions of others (KIP-98).
+        # Only coordinators write control batches. A client that could write them would end transactions of other
+        # clients (KIP-98).
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(
@@ -81,7 +82,7 @@ def examine(
             # Check the size again, because another codec may have made the batch larger.
             _check_size(view, config)
         else:
-            # This check needs no record, because the header has the largest timestamp.
+            # Check the timestamps without reading records, because the header has the largest timestamp.
             latest = now_ms + config.timestamp_after_max_ms
             is_misdated = header.max_timestamp > latest or header.base_timestamp > latest
             if is_misdated and not config.is_append_time:

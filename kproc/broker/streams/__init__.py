@@ -2,7 +2,7 @@
 
 `records.py` has the bytes of the records of a group, and `state.py` the state that they are replayed to.
 `streams_groups.py` has the groups of one coordinator, and `group.py` the rules of one group: `admission.py` validates a
-heartbeat, `statuses.py` and `endpoints.py` make parts of the response, `commits.py` validates a commit, and
+heartbeat, `statuses.py` and `endpoints.py` create parts of the response, `commits.py` validates a commit, and
 `description.py` describes the group for tools.
 
 `tasks.py`, `topology.py`, `assignor.py` and `reconciliation.py` are pure functions. They compute the tasks, the target

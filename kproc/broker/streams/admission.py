@@ -45,7 +45,7 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
 
 
 def leaving_member(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
-    """Return the member that leaves. Raises KafkaError if it is unknown, or if another one has replaced it."""
+    """Return the member that leaves. Raises KafkaError if it is unknown, or if another member has replaced it."""
     if request.instance_id is None:
         return _member(state, request.member_id)
     return _static_member(state, request.instance_id, request.member_id, joins=False)
@@ -63,7 +63,8 @@ def _member(state: StreamsGroupState, member_id: str) -> StreamsGroupMember:
 def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None:
     """Raise INVALID_REQUEST if a member of the group joins again with another instance id.
 
-    The place of a static member that is away has tasks, and would replace those of the member without a revocation.
+    The static member with that instance id may be away and have tasks. They would replace those of the joining member
+    without a revocation.
     """
     member = state.members.get(request.member_id)
     if member is None or member.metadata is None or request.instance_id is None:
@@ -86,7 +87,8 @@ def _static_member(
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     known = state.members[known_id]
     if joins and known.state.epoch != STATIC_LEAVE_EPOCH and known_id != member_id:
-        # Two processes have the same instance id, or the first one died and its session has not ended yet.
+        # Reject the new member: two processes have the same instance id, or the first one died and its session has not
+        # ended yet.
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
@@ -121,7 +123,8 @@ def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology
     known, own = state.topology, request.topology
     if known is None:
         if own is None:
-            # Only a log without the topology's record leads here. The member sends the topology when it joins again.
+            # This happens only if the log has lost the topology's record. The member sends the topology when it joins
+            # again.
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The group has no topology. Join again.")
         return own
     if own is not None and known.epoch <= own.epoch and not known.is_same(own):
@@ -161,7 +164,7 @@ def reject_repeated_offsets(offsets: TaskOffsets | None) -> None:
 
 
 def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
-    """Return the metadata of a member after a request, in which None means "as before"."""
+    """Return the metadata of a member after a request. A field that is None in the request does not change."""
     changes: dict[str, object] = {"client_id": request.client_id, "client_host": request.client_host}
     for name in ("instance_id", "rack_id", "process_id"):
         value = getattr(request, name)
@@ -173,7 +176,7 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
         changes["topology_epoch"] = request.topology.epoch
     if request.client_tags is not None:
         changes["client_tags"] = tuple(sorted(request.client_tags))
-    # Only a request that joins can say that the member has no endpoint.
+    # None means "no endpoint" only in a request that joins. In other requests it means no change.
     if request.endpoint is not None or request.member_epoch == JOIN_EPOCH:
         changes["endpoint"] = request.endpoint
     return msgspec.structs.replace(known, **changes)
@@ -193,11 +196,12 @@ def is_new_epoch_needed(
 ) -> bool:
     """Return True if the member's change needs a new assignment.
 
-    A static member may change its client and its endpoint without one.
+    A static member may change its client and its endpoint without a new assignment.
     """
     if known is None or known.metadata is None:
         return True
-    # The member's records are in the log, but a failed write has lost the epoch's record, which comes after them.
+    # The member has no target although the group's epoch is not above the target's: the write of the new epoch's
+    # record, which follows the member's records, has failed. Raise the epoch now.
     if state.epoch.epoch <= state.target_epoch.epoch and not state.has_target(known.member_id):
         return True
     before = known.metadata

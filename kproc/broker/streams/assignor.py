@@ -1,8 +1,8 @@
 """The server-side assignor of streams groups: `sticky` (KIP-1071).
 
-`assign_sticky` is a pure function, divided into parts (coordinator/steps.py). Its input is the members of a group with
-the tasks that they own now, and the number of tasks of each subtopology. Its result is the next target assignment. It
-visits members and tasks in the order of their names, so that equal inputs give equal results.
+`assign_sticky` is a pure function that runs in bounded steps (coordinator/steps.py). Its input is the members of a
+group with the tasks that they own now, and the number of tasks of each subtopology. Its result is the next target
+assignment. The function visits members and tasks in the order of their names, so that equal inputs give equal results.
 
 An active task stays with its owner, or moves to a member that has its state, as long as no member exceeds its share.
 The other active tasks go to the process with the smallest load, which is the number of its tasks divided by the number
@@ -70,7 +70,7 @@ def _tasks(subtopologies: Iterable[tuple[str, SubtopologyTasks]]) -> list[Task]:
 
 
 class _Quota:
-    """The share of a member, rounded up. It shrinks for the others when a member has reached it."""
+    """The share of tasks of a member, rounded up. When a member has reached it, the rest is shared by the others."""
 
     def __init__(self, total: int, member_count: int) -> None:
         self._total = total
@@ -78,7 +78,7 @@ class _Quota:
         self.size = self._share()
 
     def _share(self) -> int:
-        # Once all members have reached their shares of active tasks, they can still get tasks of the other roles.
+        # The share is 0 after all members have reached it. They can still get tasks of other roles.
         return -(-self._total // self._member_count) if self._member_count else 0
 
     def count(self, size: int) -> None:
@@ -139,7 +139,7 @@ class _Plan:
         ] = {}  # The members that have each task's state, the best one first.
 
     def read_members(self, members: Mapping[str, TaskMember]) -> Work:
-        """Look up the processes of the members, and the tasks and states that they have."""
+        """Collect the processes of the members, and the tasks and task states that the members have."""
         candidates: dict[Task, list[tuple[bool, int, str]]] = {}
         for member_id in sorted(members):
             member = members[member_id]
@@ -148,7 +148,8 @@ class _Plan:
             self._process_of[member_id] = process
             self._owners.update(dict.fromkeys(member.active, member_id))
             for task in member.standby | member.offsets.keys():
-                # A member that only has the state on its disk ranks behind those that keep it up to date.
+                # Rank members that only have the task's state on disk behind members with a standby task, which keep it
+                # up to date.
                 rank = (task not in member.standby, -member.offsets.get(task, 0), member_id)
                 candidates.setdefault(task, []).append(rank)
             yield 1 + len(member.active) + len(member.standby) + len(member.offsets)
@@ -158,7 +159,7 @@ class _Plan:
 
     def assign_active(self, tasks: list[Task]) -> Work:
         """Assign each task as active to one member."""
-        # Tasks of the same partition come together, so that a member keeps them together.
+        # Sort by partition number, so that a member keeps tasks of the same partition together.
         unowned: list[Task] = []
         for task in sorted(tasks, key=_by_partition):
             if not self._keep_active(task, self._owners.get(task)):
@@ -177,7 +178,7 @@ class _Plan:
             yield _TASK_COST
 
     def _keep_active(self, task: Task, member_id: str | None) -> bool:
-        """Assign a task to this member if it has not reached its share. Return True if it was assigned."""
+        """Assign an active task to this member unless it has reached its share. Return True if it was assigned."""
         if member_id is None or self._process_of[member_id].sizes[member_id] >= self.active_quota.size:
             return False
         self._count_active(task, member_id, self._process_of[member_id].add(member_id, task))
@@ -206,7 +207,7 @@ class _Plan:
                     break  # All processes have the task.
 
     def _keep_standby(self, task: Task) -> bool:
-        """Assign a standby to a member that has the task's state. Return False if none has room for it."""
+        """Assign a standby to a member that has the task's state. Return False if all such members have their share."""
         owner = self._owners.get(task)
         if owner is not None and task in self._process_of[owner].tasks:
             owner = None
@@ -248,7 +249,8 @@ class _Plan:
             process = self._process_of[member_id]
             if is_standby and task in process.tasks:
                 continue
-            # The list begins with the best state. Another member must be better by its process and by itself.
+            # The list begins with the best state. Prefer another member only if both its process and the member have
+            # fewer tasks.
             if found is None or (process.load < load and process.sizes[member_id] < size):
                 found, load, size = member_id, process.load, process.sizes[member_id]
         return found

@@ -19,7 +19,7 @@ def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
     """
     epoch = request.generation
     is_transactional = request.producer is not None
-    # Transactions of clients before KIP-447 do not name the member.
+    # Clients from before KIP-447 commit in transactions without a member id.
     is_unnamed = is_transactional and not request.member_id
     if epoch < 0 and (is_unnamed or not state.members):
         return ErrorCode.NONE  # A tool may commit while the group is empty.

@@ -23,7 +23,7 @@ def state_name(state: StreamsGroupState) -> str:
 def describe(
     state: StreamsGroupState, configured: ConfiguredTopology | None, assignor: str
 ) -> DescribedStreamsGroup:
-    """Return the description of a group. Its topology has numbers of partitions if all of its topics exist."""
+    """Return the description of a group. The topology has numbers of partitions only if all of its topics exist."""
     topology = state.topology or Topology(-1, ())
     if configured is not None and configured.is_ready:
         subtopologies = tuple(each.subtopology for each in configured.subtopologies.values())
@@ -40,7 +40,7 @@ def describe(
 
 
 def _describe_member(state: StreamsGroupState, member: StreamsGroupMember) -> DescribedStreamsMember:
-    # Only a state that is still being replayed has members without metadata.
+    # After the replay every member has metadata.
     assert member.metadata is not None
     return DescribedStreamsMember(
         member_id=member.member_id,

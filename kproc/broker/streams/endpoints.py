@@ -12,9 +12,10 @@ from kproc.broker.streams.topology import ConfiguredTopology, PartitionCounts
 
 TopicPartitions = tuple[tuple[str, tuple[int, ...]], ...]
 
-# A group of 1,000 topics and 20,000 tasks could have 50 MB of names, which a heartbeat of 100 bytes requests.
+# Limit of the topic names in a response. A heartbeat of 100 bytes could request 50 MB of names from a group of 1,000
+# topics and 20,000 tasks.
 ENDPOINTS_BYTES_MAX: Final = 1_000_000
-# The bytes of a topic without its name, and of a partition.
+# Bytes in the response for a topic besides its name, and for a partition.
 _TOPIC_BYTES: Final = 4
 _PARTITION_BYTES: Final = 4
 
@@ -24,7 +25,7 @@ def endpoint_partitions(
 ) -> tuple[EndpointPartitions, ...]:
     """Return one entry for each member with an endpoint. Warm-up tasks count as standby.
 
-    Topics beyond ENDPOINTS_BYTES_MAX are left out. Clients then know no member that has the state of their keys.
+    Topics beyond ENDPOINTS_BYTES_MAX are omitted. Then clients know no member that has the state of keys in them.
     """
     entries = []
     budget = _Budget(ENDPOINTS_BYTES_MAX)
@@ -51,7 +52,7 @@ class _Budget:
         self._left = left
 
     def pay(self, size: int) -> bool:
-        """Return True if `size` bytes fit. Nothing fits after the first ones that did not."""
+        """Return True if `size` bytes fit. After the first failure nothing fits any more."""
         self._left -= size
         if self._left >= 0:
             return True
@@ -65,7 +66,8 @@ def _partitions(
     """Return the partitions of the tasks' input topics. A topic can have fewer partitions than there are tasks."""
     found: list[tuple[str, tuple[int, ...]]] = []
     for subtopology_id, numbers in partitions_by_subtopology(tasks).items():
-        # A member keeps its tasks for a moment after a topic was deleted, when there are no subtopologies.
+        # After a topic was deleted there are no subtopologies, but members keep their tasks until their next
+        # heartbeats.
         subtopology = configured.subtopologies.get(subtopology_id)
         for topic in () if subtopology is None else sorted(set(subtopology.subtopology.input_topics())):
             count = counts(topic) or 0

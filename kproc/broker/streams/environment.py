@@ -26,25 +26,25 @@ class StreamsEnvironment(msgspec.Struct, frozen=True):
     cluster: ConsumerCluster
     config: Config
     wall_ms: Callable[[], int]
-    # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
+    # Appends records of a group and applies them to its state. Raises KafkaError if the append failed.
     append: Callable[[StreamsGroup, Sequence[StreamsRecord]], None]
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member is removed."""
+        """Return the time without a heartbeat in ms after which a member is removed."""
         return self._number(group_id, "session.timeout.ms", self.config.group_streams_session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the interval at which members send heartbeats."""
+        """Return the interval in ms at which members send heartbeats."""
         default = self.config.group_streams_heartbeat_interval_ms
         return self._number(group_id, "heartbeat.interval.ms", default)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """Return the least time between two target assignments."""
+        """Return the least time in ms between two target assignments."""
         default = self.config.group_streams_assignment_interval_ms
         return self._number(group_id, "assignment.interval.ms", default)
 
     def initial_delay_ms(self, group_id: str) -> int:
-        """Return the time that the first assignment of an empty group waits for more members."""
+        """Return the time in ms that the first assignment of an empty group waits for more members."""
         default = self.config.group_streams_initial_rebalance_delay_ms
         return self._number(group_id, "initial.rebalance.delay.ms", default)
 

@@ -1,6 +1,6 @@
-"""FittedTopology: a group's topology, fitted to the topics that exist now, and the partitions behind each endpoint.
+"""FittedTopology: a group's topology, fitted to the existing topics, and the partitions behind each endpoint.
 
-Most heartbeats change nothing, so both are computed once and kept until they can have changed.
+Most heartbeats change nothing, so both results are cached until the topics, the topology or the members change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class FittedTopology:
-    """The last results for one group. `topics` are those of the cluster."""
+    """The cached results for one group. `topics`: the topics of the cluster."""
 
     __slots__ = ("_endpoints", "_topics", "_topology", "_version", "configured", "metadata_hash")
 
     def __init__(self, topics: TopicView) -> None:
         self._topics = topics
-        # The topology and the version of the metadata that `configured` and `metadata_hash` are for.
+        # The topology and the version of the metadata for which `configured` and `metadata_hash` were computed.
         self._topology: Topology | None = None
         self._version = -1
         self.configured: ConfiguredTopology | None = None
@@ -45,7 +45,7 @@ class FittedTopology:
         return configured
 
     def discard_endpoints(self) -> None:
-        """Forget the partitions behind the endpoints, because members, their endpoints or tasks have changed."""
+        """Discard the partitions behind the endpoints, because members, their endpoints or tasks have changed."""
         self._endpoints = None
 
     def endpoints_of(self, members: Iterable[StreamsGroupMember]) -> tuple[EndpointPartitions, ...]:

@@ -5,12 +5,12 @@ The records of the first two are one write. Each write is applied (state.py) bef
 
 1. the member: joins, returns or changes its process (records 23, 19)
 2. the group's epoch rises, if members, the topology's topics or the configs of the assignment have changed (17)
-3. the target assignment is computed for the group's epoch (21, 20). That of a large group is not ready when the
-   heartbeat ends (TargetComputation), so the next heartbeat of each member goes on
+3. the target assignment is computed for the group's epoch (21, 20). The target of a large group is not ready when the
+   heartbeat ends (TargetComputation), so the next heartbeat of each member continues
 4. the member is reconciled with its target (22, reconciliation.py)
 
-If the broker crashes between two steps, the next heartbeat runs the others, so the steps need not be one batch. The
-response is sent when everything is synced.
+If the broker crashes between two steps, the next heartbeat runs the missing ones, so the records of all steps need not
+be one batch. The response is sent when all records are synced.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The interval of heartbeats while a member waits for tasks, as in consumer groups.
+# The interval of heartbeats (ms) while a member waits for tasks, as in consumer groups.
 UNSETTLED_HEARTBEAT_MS: Final = 500
-# Members that one tick removes, as in consumer groups: their tombstones and the epoch are surely in one batch.
+# Limit of the members that one tick removes, as in consumer groups: their tombstones and the record of the epoch must
+# fit into one batch.
 REMOVED_AT_ONCE: Final = 200
 
 
@@ -129,7 +130,7 @@ class StreamsGroup:
         """
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request)
-        # Validate everything first: a request that is rejected must not leave records.
+        # Validate the whole request before any record is appended, because a rejected request must not leave records.
         known = admit(self.state, request, self._environment.config.group_streams_max_size)
         topology = topology_of(self.state, request)
         configured = self._fitted.fit(topology)
@@ -151,7 +152,8 @@ class StreamsGroup:
             ]
         )
         member = self._update_member(known, request, topology)
-        # The next steps can fail. A member without a session would hold its tasks forever if it does not return.
+        # Start the session before the next steps, which can fail. A member without a session would keep its tasks for
+        # ever if its client never returned.
         self.renew_session(member, now_ms)
         statuses += self._update_target(now_ms)
         self._reconcile(member, request.owned, now_ms)
@@ -172,9 +174,9 @@ class StreamsGroup:
         *,
         has_moved: bool,
     ) -> StreamsHeartbeatResult:
-        """Return the result of a member's heartbeat. `has_moved`: its tasks are others than before."""
+        """Return the result of a member's heartbeat. `has_moved`: the heartbeat has changed its tasks."""
         tasks = member.state.owned.plain
-        # A member that reports other tasks than it has did not receive the response with them.
+        # Send the tasks again if the member reports other ones, because it has not received the response with them.
         needs_tasks = (
             has_moved
             or request.member_epoch == JOIN_EPOCH
@@ -199,8 +201,8 @@ class StreamsGroup:
     def _heartbeat_interval_ms(self, member: StreamsGroupMember, configured: ConfiguredTopology) -> int:
         """Return the time in ms until the member's next heartbeat. It is short while the member waits for tasks.
 
-        Kafka always returns the group's interval, which is 5 s by default. The member would learn only then that the
-        initial delay is over, or that others have given up tasks.
+        Kafka always returns the group's interval, which is 5 s by default. With 5 s the member would learn late that
+        the initial delay is over, or that other members have given up tasks.
         """
         interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
         is_settled = self.state.target_epoch.epoch == self.state.epoch.epoch and member.state.is_reconciled(
@@ -251,7 +253,7 @@ class StreamsGroup:
     # -- step 3: the target assignment -------------------------------------------------------------------------
 
     def _start_initial_delay(self, now_ms: int) -> None:
-        """Put off the first assignment, so that it includes all members of an application that starts."""
+        """Delay the first assignment, so that it includes all members of an application that is starting."""
         delay_ms = self._environment.initial_delay_ms(self.group_id)
         if delay_ms and self._delay_end_ms <= now_ms:
             self._delay_end_ms = now_ms + delay_ms
@@ -269,7 +271,7 @@ class StreamsGroup:
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
         interval_ms = environment.assignment_interval_ms(self.group_id)
-        # A negative age means that the host's clock was set back. The interval then counts as over.
+        # A negative age means that the host's clock was set back. Compute the target at once then.
         if 0 <= age_ms < interval_ms:
             self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return [delayed_status("assignment interval")]
@@ -319,7 +321,7 @@ class StreamsGroup:
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
-            # During the initial delay a member that joins gets no tasks of an earlier target.
+            # During the initial delay a joining member must not get the tasks of an earlier target.
             target=MemberTasks() if now_ms < self._delay_end_ms else self.state.target_of(member.member_id),
             holders=self.state.holders,
             process_id=member.process_id,
@@ -333,8 +335,8 @@ class StreamsGroup:
     # -- members that leave ------------------------------------------------------------------------------------
 
     def _leave(self, request: StreamsHeartbeat) -> StreamsHeartbeatResult:
-        # A member that was removed meanwhile may still request the shutdown of the others. Without others, the request
-        # would stop the application when it is started again.
+        # A leaving member may request a shutdown of the others, even if the group has removed it already. Ignore that
+        # in an empty group, because it would stop the application at its next start.
         if request.is_shutdown and self._shutdown_member_id is None and self.state.members:
             self._shutdown_member_id = request.member_id
         member = leaving_member(self.state, request)
@@ -346,14 +348,16 @@ class StreamsGroup:
         return StreamsHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _remove(self, members: Sequence[StreamsGroupMember]) -> None:
-        """Remove members. Their tasks are free at once, and the next target assignment gives them to the others."""
-        # One write: without the new epoch no assignment would give the tasks to the remaining members.
+        """Remove members. Their tasks are free at once, and the next target assignment distributes them to others."""
+        # Write the tombstones and the new epoch together, because without the epoch no assignment would distribute the
+        # tasks.
         self._append(list(removal_records(self.state, members)))
         for member in members:
             self._deadlines.discard(member.member_id)
         if not self.state.members:
             self._shutdown_member_id = None
-            # Without a time the interval between assignments is over, so the next member gets its tasks at once.
+            # Store the target's epoch without a time, so that the interval between assignments does not delay the next
+            # member's tasks.
             target_epoch = StreamsTargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(StreamsRecordType.TARGET), target_epoch)])
 
@@ -381,7 +385,7 @@ class StreamsGroup:
         return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
-        """Remove members whose session or rebalance timeout has expired, and compute an assignment that was put off."""
+        """Remove members whose session or rebalance timeout has expired, and compute a delayed assignment."""
         expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
@@ -451,11 +455,11 @@ class StreamsGroup:
         return [STREAMS_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
 
     def resign(self) -> Work:
-        """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
+        """Return no steps: another Handler coordinates the group now, but no request waits in a streams group."""
         yield from ()
 
     def kill(self) -> None:
-        """Do nothing, because no request waits in the group. It was deleted."""
+        """Do nothing: the group was deleted, but no request waits in a streams group."""
 
     def describe_streams(self) -> DescribedStreamsGroup:
         """Return the group for StreamsGroupDescribe."""
@@ -469,6 +473,6 @@ class StreamsGroup:
 
     def _append(self, records: Sequence[StreamsRecord]) -> None:
         if records:
-            # Even if the write fails, the log can have some of the records.
+            # Discard them before the write, because even a failed write can leave some of the records in the log.
             self._fitted.discard_endpoints()
             self._environment.append(self, records)

@@ -49,7 +49,8 @@ def _successor_records(
 def absence_of_member(group_id: str, member: StreamsGroupMember) -> StreamsRecord:
     """Return the record of a static member that leaves and will return.
 
-    It keeps its tasks until it returns or its session ends. Its negative epoch makes commits stale.
+    The member keeps its tasks until it returns or its session ends. The negative epoch of the record makes its commits
+    stale.
     """
     owned = member.state.owned
     state = msgspec.structs.replace(
@@ -79,6 +80,6 @@ def _tombstones(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
 
 def raised_epoch(group_id: str, values: StreamsGroupEpoch) -> StreamsRecord:
     """Return the record of the group's next epoch, with the other values of `values`."""
-    # As in Kafka, a group begins at epoch 1, which its first member raises.
+    # As in Kafka, a new group is at epoch 1, and its first member raises it to 2.
     epoch = msgspec.structs.replace(values, epoch=max(values.epoch, 1) + 1)
     return RecordKey(StreamsRecordType.GROUP, group_id), epoch

@@ -11,7 +11,7 @@ from kproc.broker.streams.records import Endpoint, StreamsMember
 from kproc.broker.streams.tasks import MemberTasks, Task
 from kproc.broker.streams.topology import KeyValue, StreamsStatus, StreamsTopic, Topology
 
-# Member epochs with a meaning of their own.
+# Values of the member epoch in a heartbeat that join or leave the group.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
@@ -62,8 +62,8 @@ class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     tasks: MemberTasks | None = None
     endpoint_epoch: int = 0
     endpoints: tuple[EndpointPartitions, ...] | None = None
-    # The API's handler creates these internal topics now. They can be 1,000, so a Handler that has named their hash in
-    # the request does not get them again.
+    # The Handler of the client creates these internal topics. There can be 1,000, so they are not sent again to a
+    # Handler whose request has their hash.
     missing_topics: tuple[StreamsTopic, ...] = ()
     missing_hash: int = 0  # 0: no topic is missing.
 

@@ -1,8 +1,8 @@
 """The reconciliation of one member of a streams group (KIP-1071): from its present tasks to its target, step by step.
 
 A task is active in one process at any time, and a process has a task in one role only, because its state directory has
-one lock. A member therefore first gives up the tasks that its target lacks, and confirms that in a heartbeat. Then it
-gets the tasks that others have given up.
+one lock. A member therefore first gives up the tasks that its target lacks, and confirms that in a heartbeat. Then the
+member gets the tasks that other members have given up.
 
     STABLE at the target's epoch
       | new target
@@ -11,8 +11,8 @@ gets the tasks that others have given up.
       | no                                              ^                       |
       +-------------------------------------------------+                       +-- each heartbeat adds free tasks
 
-A member need not give up a task whose role changes: active becomes standby and a standby becomes warm-up, or the other
-way round, at once. A copy becomes active when the former owner has given the task up.
+A member need not give up a task whose role changes: active becomes standby and a standby becomes warm-up, or the
+reverse, at once. A standby or warm-up becomes active when the former owner of the task has given it up.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def reconcile(
 
 
 class _Blocked:
-    """The tasks that the member cannot get yet, because others still have them."""
+    """The tasks that the member cannot get yet, because other members still have them."""
 
     def __init__(self, owned: OwnedTasks, holders: Holders, process_id: str) -> None:
         self._owned = owned
@@ -146,7 +146,7 @@ def _next_state(
     new_standby = {task for task in missing[1] if not blocked.standby(task)}
     new_warmup = {task for task in missing[2] if not blocked.warmup(task)}
     is_unreleased = len(gained) + len(new_standby) + len(new_warmup) < sum(map(len, missing))
-    # Changes of the role inside the member need no revocation.
+    # A task that changes its role inside the member is not revoked.
     standby |= new_standby & (owned.active.keys() | owned.warmup)
     warmup |= new_warmup & owned.standby
     revoked = OwnedTasks(
@@ -155,7 +155,7 @@ def _next_state(
         owned.warmup - warmup - standby - target.active,
     )
     must_revoke = revoked != OwnedTasks() and _can_own(reported, revoked)
-    # A copy that becomes active stays a copy until the member gets the task.
+    # A standby or warm-up that will become active keeps its role until the member gets the active task.
     promoted = frozenset() if must_revoke else frozenset(gained)
     standby |= (owned.standby & target.active) - promoted
     warmup |= (owned.warmup & target.active) - promoted

@@ -48,7 +48,8 @@ class StreamsGroupEpoch(msgspec.Struct, frozen=True):
     metadata_hash: int = 0
     validated_topology_epoch: int = NO_TOPOLOGY  # The topology that fits its topics; -1 if it does not.
     assignment_configs: tuple[KeyValue, ...] | None = None  # The configs of the last assignment.
-    # Kafka's plug-in for descriptions of topologies. kproc has none, and keeps what a Kafka has written.
+    # Epochs of Kafka's plug-in for descriptions of topologies. kproc has no such plug-in, and keeps the values that
+    # Kafka wrote.
     stored_description_epoch: int = NO_TOPOLOGY
     failed_description_epoch: int = NO_TOPOLOGY
 
@@ -75,7 +76,10 @@ class StreamsMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamsTargetEpoch(msgspec.Struct, frozen=True):
-    """Value 20: the group epoch for which the target was computed, and the wall time in ms. 0: at once is possible."""
+    """Value 20: the group epoch for which the target was computed, and the wall time in ms.
+
+    With time 0 the next target may be computed at once.
+    """
 
     epoch: int
     timestamp_ms: int = 0
@@ -84,7 +88,7 @@ class StreamsTargetEpoch(msgspec.Struct, frozen=True):
 StreamsRecordValue = (
     StreamsGroupEpoch | StreamsMember | StreamsTargetEpoch | MemberTasks | StreamsMemberState | Topology
 )
-# The value is None for a tombstone.
+# Key and value of a record. The value is None for a tombstone.
 StreamsRecord = tuple[RecordKey, StreamsRecordValue | None]
 
 
@@ -264,7 +268,7 @@ def _owned(fields: dict[str, Any], suffix: str) -> OwnedTasks:
     active: dict[Task, int] = {}
     for row in fields[f"active{suffix}"]:
         partitions, epochs = row["partitions"], row["epochs"]
-        # Kafka before 4.2 wrote no epochs, and takes the member's own for all.
+        # Kafka before 4.2 wrote no epochs of tasks. As in Kafka, use the member's epoch for all of its tasks.
         if epochs is None or len(epochs) != len(partitions):
             epochs = [fields["epoch"]] * len(partitions)
         active.update(

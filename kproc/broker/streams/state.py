@@ -85,7 +85,7 @@ class StreamsGroupState:
         return self.epoch.epoch > 0
 
     def drop_incomplete_members(self) -> None:
-        """Remove members whose metadata the log does not have, because a crash has cut a write of tombstones."""
+        """Remove members without metadata in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 del self.members[member.member_id]
@@ -94,8 +94,9 @@ class StreamsGroupState:
     def _rebuild_holders(self) -> None:
         """Find the processes that have each task in the final states of the members.
 
-        Compaction can have removed the record by which a member gave a task up, but not its earlier ones. If the task
-        has moved inside one process, the replay of a later record has removed that process as its holder.
+        The replay alone can be wrong. Compaction may have removed the record by which a member gave up a task, but not
+        the member's earlier records. If the task has moved inside one process, the replay of a later record has removed
+        that process as the task's holder.
         """
         for held in (self._active, self._standby, self._warmup):
             held.clear()
@@ -103,7 +104,7 @@ class StreamsGroupState:
             self._add_holder(member)
 
     def target_of(self, member_id: str) -> MemberTasks:
-        """Return the target tasks of a member; it has none before its first target."""
+        """Return the target tasks of a member. Empty before its first target."""
         return self._targets.get(member_id, _NO_TASKS)
 
     def has_target(self, member_id: str) -> bool:
@@ -150,7 +151,7 @@ class StreamsGroupState:
 
     def _set_metadata(self, member: StreamsGroupMember, metadata: StreamsMember) -> None:
         self._release_instance(member)
-        # The tasks of the member count for its process.
+        # The holders are processes, so move the member's tasks from its former process to the new one.
         self._remove_holder(member)
         member.metadata = metadata
         self._add_holder(member)
@@ -159,7 +160,7 @@ class StreamsGroupState:
 
     def _release_instance(self, member: StreamsGroupMember) -> None:
         instance_id = None if member.metadata is None else member.metadata.instance_id
-        # A successor may have the place of a static member by now.
+        # Keep the instance id if a successor of the static member uses it already.
         if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
             del self.instance_ids[instance_id]
 

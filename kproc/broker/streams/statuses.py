@@ -28,7 +28,7 @@ def stale_statuses(
 
 
 def delayed_status(reason: str) -> StreamsStatus:
-    """Return the status of a group whose target assignment is put off (KIP-1263)."""
+    """Return the status of a group whose target assignment is delayed (KIP-1263)."""
     detail = f"Assignment delayed due to the configured {reason}."
     return StreamsStatus(StreamsStatusCode.ASSIGNMENT_DELAYED, detail)
 

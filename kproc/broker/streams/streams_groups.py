@@ -1,7 +1,7 @@
 """StreamsGroups: the streams groups of one coordinator, and requests to them (KIP-1071).
 
-It shares the coordinator's groups, because a group id has one group. All records are appended at once, so that the
-next step of a request sees their effect. The coordinator responds when they are durable.
+The groups are in the coordinator's dictionary, because all types of groups share one name space. Records are appended
+at once, so that the next step of a request sees their effect. The coordinator responds when they are durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class StreamsDescription(msgspec.Struct, frozen=True):
-    """The description of a streams group, or the reason why the id has none."""
+    """The description of a streams group, or the reason why there is no such group."""
 
     group: DescribedStreamsGroup | None
     reason: str = ""
@@ -60,7 +60,8 @@ class StreamsGroups:
         self._timing = timing
         self._append = partial(append_and_apply, log)
         self._environment = StreamsEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
-        # Empty classic groups that a joining member replaces. They come back if its heartbeat is rejected.
+        # Empty classic groups that were replaced because a member joins. If its heartbeat is rejected, they are
+        # restored.
         self._replaced: dict[str, Group] = {}
         self._replay = StateReplay(StreamsGroupState)
         self._rebalances = 0
@@ -103,7 +104,7 @@ class StreamsGroups:
         if isinstance(group, StreamsGroup):
             return group
         if group is None and request.member_epoch != JOIN_EPOCH:
-            # Kafka finds the group of a member that leaves by another function, which has another message.
+            # As in Kafka, the message for a member that leaves is another one.
             kind = "Streams group" if request.member_epoch > JOIN_EPOCH else "Group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
         if group is not None:

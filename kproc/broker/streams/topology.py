@@ -19,14 +19,15 @@ import msgspec
 
 from kproc.common.errors import ErrorCode, KafkaError
 
-# Returns the number of partitions of a topic, or None if it does not exist.
+# A function that returns the number of partitions of a topic, or None if the topic does not exist.
 PartitionCounts = Callable[[str], int | None]
 
-# Limits of a group. The assignor needs about 0.1 s for TASKS_MAX tasks, and `_repartition_counts` needs as many rounds
-# as a chain of repartition topics is long.
+# Limits of a group's tasks and topics. The assignor needs about 0.1 s for TASKS_MAX tasks, and `_repartition_counts`
+# needs as many rounds as a chain of repartition topics is long.
 TASKS_MAX: Final = 20_000
 TOPICS_MAX: Final = 1_000
-# The limit of a topic's name. Kafka Streams numbers its subtopologies. Each record with tasks repeats the ids.
+# Limit of a subtopology's id, the same as for topic names. Kafka Streams uses numbers. Each record with tasks repeats
+# the ids.
 SUBTOPOLOGY_ID_BYTES_MAX: Final = 249
 _NAMES_SHOWN_MAX: Final = 3
 
@@ -96,7 +97,7 @@ class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
     def copartitioned_topics(self) -> Iterator[frozenset[str]]:
         """Yield the names of each copartition group. Raises IndexError for an index outside its list."""
         for group in self.copartition_groups:
-            # Python would count a negative index from the end of the list.
+            # Reject negative indexes, which Python would count from the end of the list.
             if min((*group.source_topics, *group.repartition_source_topics), default=0) < 0:
                 raise IndexError("negative index")
             sources = (self.source_topics[index] for index in group.source_topics)
@@ -107,7 +108,7 @@ class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, dict=True):
-    """The topology of an application. `epoch` is the version that the client gives it."""
+    """The topology of an application. `epoch` is the client's version of it."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
@@ -267,7 +268,7 @@ def _decide_partitions(topology: Topology, counts: PartitionCounts) -> dict[str,
 def _repartition_counts(subtopologies: Collection[Subtopology], counts: PartitionCounts) -> dict[str, int]:
     """Return the number of partitions of each repartition topic.
 
-    It is the client's number, or the largest one among the input topics of the subtopology that writes the topic.
+    This is the client's number, or the largest number among the input topics of the subtopology that writes the topic.
     """
     decided = {
         topic.name: topic.partitions
@@ -275,8 +276,8 @@ def _repartition_counts(subtopologies: Collection[Subtopology], counts: Partitio
         for topic in each.repartition_source_topics
         if topic.partitions
     }
-    # A subtopology can read what another one writes, so each round decides the sinks behind those of the round before.
-    # All sinks of a subtopology get one number, so that a round costs as much as the topology has topics.
+    # A subtopology can read topics that another one writes, so each round determines the sinks that depend on those of
+    # the round before. All sinks of a subtopology get one number, so the cost of a round is the number of topics.
     undecided = [each for each in subtopologies if each.repartition_sink_topics]
     while True:
         undecided = [each for each in undecided if not decided.keys() >= set(each.repartition_sink_topics)]
@@ -302,8 +303,8 @@ def _enforce_copartitioning(
 ) -> dict[str, int]:
     """Return the numbers of partitions of the repartition topics of a copartition group.
 
-    Topics with a fixed number decide for the others. Kafka compares all such topics of the topology here, and therefore
-    rejects two groups with different fixed numbers.
+    Topics with a fixed number determine the number of the others. Kafka compares such topics of the whole topology, and
+    therefore rejects two copartition groups with different fixed numbers.
     """
     sizes = {name: _count_of(name, decided, counts) for name in group}
     repartitions = {name: size for name, size in sizes.items() if name in is_fixed}

@@ -109,7 +109,7 @@ class _StoredPartition:
 
 
 class ShareCoordinator:
-    """The coordinator of one partition."""
+    """The coordinator of the share partitions whose states are in one partition of `__share_group_state`."""
 
     def __init__(self, environment: ShareEnvironment, log: CoordinatorLog[Any]) -> None:
         self._environment = environment
@@ -135,18 +135,19 @@ class ShareCoordinator:
             logger.warning("a record of __share_group_state is skipped: %s", unknown)
             return
         if isinstance(content, Snapshot):
-            # The batches are sorted already, unless another program has written them.
+            # Sort and merge the batches, in case that another program has written them.
             content = replace(content, batches=combine((), content.batches, NO_OFFSET))
         self._follow(state_key(*share_key), share_key, content, offset)
 
     def _follow(
         self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, offset: int
     ) -> None:
-        """Change the state of a share partition as a record in the log says. None is a tombstone."""
+        """Apply a record of the log to the state of its share partition. `content` None is a tombstone."""
         part = self._parts.get(name)
         if isinstance(content, Update):
             if part is None:
-                # As in Kafka. The snapshot is missing only if another program has deleted records.
+                # As in Kafka, an update without a snapshot begins a state. This happens only if another program has
+                # deleted records.
                 state = Snapshot(content.snapshot_epoch, 0, content.leader_epoch, NO_OFFSET, NO_COUNT, 0, 0)
                 part = self._parts[name] = _StoredPartition(key, state, offset)
             part.follow_update(content)
@@ -166,7 +167,7 @@ class ShareCoordinator:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
-        """Create a state, or replace it unless its state epoch is higher. Raises KafkaError, as all requests do."""
+        """Create a state, or replace it unless its state epoch is higher. Raises KafkaError if it is rejected."""
         part = self._find(name)
         if part is not None and request.keeps_existing:
             self._log.write(Write([], lambda code: on_code(write_error(code))))
@@ -242,7 +243,8 @@ class ShareCoordinator:
     def _get(self, name: str, leader_epoch: int) -> _StoredPartition:
         """Return a share partition for its owner.
 
-        Raises INVALID_REQUEST before it was initialized, and FENCED_LEADER_EPOCH for an older owner.
+        Raises INVALID_REQUEST if it was not initialized, and FENCED_LEADER_EPOCH for a former owner of the topic's
+        partition.
         """
         part = self._find(name)
         if part is None:
@@ -266,7 +268,7 @@ class ShareCoordinator:
         if request.start_offset == state.start_offset:
             complete_count = max(request.delivery_complete_count, state.delivery_complete_count)
         elif request.start_offset < state.start_offset:
-            # The count is of another start, so it says nothing about the present one.
+            # The request's count is for an earlier start offset, so it says nothing about the present one.
             complete_count = state.delivery_complete_count
         else:
             complete_count = request.delivery_complete_count
@@ -276,7 +278,8 @@ class ShareCoordinator:
         limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
         merged = () if part.updates < limit else combine(state.batches, batches, start_offset)
         if part.updates < limit or not self._fits(part, len(merged)):
-            # A larger update is rejected. Its owner then fails the members' acknowledgements.
+            # Reject an update above max.message.bytes. The owner of the share partition then fails the members'
+            # acknowledgements.
             if not self._fits(part, len(batches)):
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
             return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
@@ -311,7 +314,7 @@ class ShareCoordinator:
     def _append(
         self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, on_code: OnCode
     ) -> None:
-        """Write a record, None for a tombstone. `on_code` gets NONE when it is durable, or the error."""
+        """Write a record, or a tombstone if `content` is None. `on_code` gets NONE when it is durable, or an error."""
         record = encode_tombstone(key) if content is None else encode_share_record(key, content)
 
         def apply(_number: int, offset: int) -> None:
@@ -333,7 +336,7 @@ class ShareCoordinator:
         """Do nothing, because this coordinator sets no deadlines."""
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Start to delete the states of deleted topics. Requests are rejected already, because the topic is gone."""
+        """Start to delete the states of deleted topics. Requests about them are rejected already."""
         self.steps.add(self._delete_states_of(topics.gone.ids))
 
     def _delete_states_of(self, topic_ids: Container[bytes]) -> Work:
@@ -359,7 +362,7 @@ class ShareCoordinator:
         self._is_sweeping = False
 
     def _snapshot_cold(self) -> Work:
-        """Repeat the snapshots that are old. If all share partitions are cold, nothing more can be deleted."""
+        """Repeat old snapshots, so that older records can be deleted. Do nothing if all share partitions are cold."""
         parts = list(self._parts.items())
         if all(part.state.created_ms != part.state.written_ms for _, part in parts):
             return
@@ -390,12 +393,12 @@ class ShareCoordinator:
     # -- release -----------------------------------------------------------------------------------------------
 
     def resign(self) -> None:
-        """Start no further work. The queued writes are appended by the runtime."""
+        """Start no further work. The coordinator runtime appends the queued writes."""
         self._is_over = True
         self.steps.replace_all(iter(()))
 
     def abandon(self) -> None:
-        """Resign. The runtime fails the queued writes."""
+        """Resign. The coordinator runtime fails the queued writes."""
         self.resign()
 
 
@@ -411,5 +414,5 @@ def _persisted(state: Snapshot) -> PersistedState:
 
 def _log_error(what: str, code: Code) -> None:
     if code:
-        # The next sweep or the next load writes it again.
+        # No retry here: the next sweep writes the snapshot, and the next load the tombstone.
         logger.warning("a %s of a share partition could not be written: error %d", what, code)

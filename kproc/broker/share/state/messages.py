@@ -66,7 +66,8 @@ class ReadState(msgspec.Struct, frozen=True, array_like=True):
 class WriteState(msgspec.Struct, frozen=True, array_like=True):
     """Change the state of the ranges in `batches`, and move the start offset forward.
 
-    A start offset below the present one has no effect, and then the count has none either. Stored delivery counts never
+    A start offset below the present one has no effect, nor has the count of completed deliveries then. Stored delivery
+    counts never
     decrease: see batches.py.
     """
 
@@ -82,7 +83,7 @@ class DeleteState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReadSummary(msgspec.Struct, frozen=True, array_like=True):
-    """Read the state without its batches. This fences nobody."""
+    """Read the state without its batches. Unlike ReadState, this fences no owner."""
 
     leader_epoch: int = -1
 
@@ -96,7 +97,7 @@ class SharePartitionKey(NamedTuple):
 
 
 def state_key(group_id: str, topic_id: bytes, partition: int) -> str:
-    """Return the text by which the coordinator of a share partition is found, as in Kafka.
+    """Return a share partition's key as text. As in Kafka, its hash determines the share coordinator.
 
     The topic id is in base64 for URLs without padding, as Kafka prints it.
     """

@@ -36,7 +36,7 @@ class ShareStateRecordType(IntEnum):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Value 0, and the state of a share partition in memory, which later updates have changed."""
+    """Value of record type 0, and the state of a share partition in memory, to which later updates were applied."""
 
     snapshot_epoch: int  # The number of the snapshots before this one.
     state_epoch: int
@@ -51,7 +51,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """Value 1."""
+    """Value of record type 1: the changed batches, and the present values of the other fields."""
 
     snapshot_epoch: int
     leader_epoch: int
@@ -64,7 +64,7 @@ ShareRecordValue = Snapshot | Update
 
 
 class UnknownRecord(Exception):
-    """The key has a type of a newer broker. Such a record is skipped."""
+    """The record's key has a type that only a newer broker knows. The record is skipped."""
 
 
 # ---- schemas, in the order of Kafka's message definitions --------------------------------------------------
@@ -81,7 +81,7 @@ _BATCH: Final = Schema(
     ),
 )
 _BATCHES: Final = Field("batches", "struct", is_array=True, default=[], struct=_BATCH)
-# KIP-1226 added it to version 0 as a tagged field.
+# KIP-1226 added this field to version 0 as a tagged field.
 _COUNT: Final = Field("delivery_complete_count", "int32", tag=0, default=NO_COUNT)
 _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
     ShareStateRecordType.SNAPSHOT: Schema(
