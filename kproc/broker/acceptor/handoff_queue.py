@@ -50,6 +50,9 @@ class _HandoffTarget:
         self.paused_until_ns = 0
         self.is_gone = False
 
+    def __str__(self) -> str:
+        return str(self.peer)
+
 
 class HandoffQueue:
     """Passes accepted sockets to the Processors in turn. One per Acceptor.

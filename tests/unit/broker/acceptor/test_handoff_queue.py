@@ -99,6 +99,14 @@ def test_socket_acknowledged_before_death_is_not_resent(rig: AcceptorRig) -> Non
     assert alive.take() == 3
 
 
+def test_processor_that_closes_too_many_is_named_in_the_log(
+    rig: AcceptorRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.processors[1].report(("127.0.0.1", 0, -1))
+    rig.step()
+    assert "processor-1 reported 1 more closed connections than it had" in caplog.text
+
+
 def test_acknowledgement_of_dead_processor_is_read(rig: AcceptorRig) -> None:
     """The kernel tells of the unread ones first. A socket that was registered may have lost requests: it must end."""
     dead, alive = rig.processors
