@@ -3,8 +3,9 @@
 `enqueue` is the only way into it: for the requests of clients and of other Handlers, parsed or repeated, verified or
 not. `flush` makes one Log.append (one write) per partition and responds to the requests that need no sync.
 
-Batches whose records have to be read are paused when the duty cycle has read enough (storage/inspection.py). They and
-all later batches of their partition are copied to `paused`, and `resume` continues one partition in each duty cycle.
+Batches whose records have to be read, or that need a new segment, are paused when the duty cycle has done enough of
+that (storage/inspection.py). They and all later batches of their partition are copied to `paused`, and `resume`
+continues one partition in each duty cycle.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class AppendQueue:
         rest = QueuedBatches(queued.origin, copies, targets, hidden_from)
         self.paused.setdefault(owned, deque()).append(rest)
         self._paused_bytes += sum(map(len, copies))
-        self._inspection.paused.add(owned.log.state)
+        self._inspection.pause(owned.log.state)
 
     def resume(self) -> None:
         """Append paused batches of one partition, as many as a duty cycle may read."""
@@ -143,7 +144,7 @@ class AppendQueue:
         first = waiting.popleft()
         self._paused_bytes -= sum(map(len, first.views))
         self._inspection.renew()
-        self._inspection.paused.discard(owned.log.state)
+        self._inspection.unpause(owned.log.state)
         if self._services.owner.partitions.find(owned.key) is not owned:
             # The partition was transferred or deleted, or its log was opened again.
             for target in first.targets:
@@ -153,7 +154,7 @@ class AppendQueue:
             self.flush()
         if waiting:
             self.paused.setdefault(owned, deque()).extend(waiting)
-            self._inspection.paused.add(owned.log.state)
+            self._inspection.pause(owned.log.state)
 
     def _finish_confirmed(self, owned: OwnedPartition) -> None:
         """Report that the confirmed batches of a partition are appended, unless some of them are paused."""

@@ -1,9 +1,11 @@
-"""InspectionBudget: how many records of produced batches one Handler reads in a duty cycle.
+"""InspectionBudget: how much work the produced batches of one duty cycle may cause beside their writes.
 
-Logs that need the records inside (`LogConfig.looks_inside`) decompress and read each produced batch, which takes up to
-25 ms a batch. One request can have 2,000 of them. When the budget of a duty cycle is used up, the append stops before
-the next batch with `InspectionPaused`, and the AppendQueue continues it in a later duty cycle. Work is counted and not
-timed, so that a simulation repeats it.
+- Logs that need the records inside (`LogConfig.looks_inside`) decompress and read each produced batch, which takes up
+  to 25 ms a batch. One request can have 2,000 of them.
+- A batch can need a new segment, which takes 1 ms. The timestamps of a producer decide that.
+
+When the budget of a duty cycle is used up, the append stops before the next such batch with `InspectionPaused`, and the
+AppendQueue continues it in a later duty cycle. Work is counted and not timed, so that a simulation repeats it.
 """
 
 from __future__ import annotations
@@ -17,21 +19,23 @@ if TYPE_CHECKING:
 # A record takes about 1 us. Decompressing, or compressing again, takes about 1 us for each 64 bytes.
 INSPECTED_MAX: Final = 20_000
 _BYTES_PER_RECORD: Final = 64
+# Cost of a new segment, in records.
+ROLL_COST: Final = 1_000
 
 
 class InspectionPaused(Exception):
-    """An append stopped before a batch, because the duty cycle has read enough records.
+    """An append stopped before a batch, because the duty cycle has used up its budget.
 
     `results` has the results of the batches before it.
     """
 
     def __init__(self) -> None:
-        super().__init__("the duty cycle has read enough records")
+        super().__init__("the duty cycle has used up its budget")
         self.results: list[AppendResult] = []
 
 
 class InspectionBudget:
-    """Counts the records that were read. One per Handler, shared by its logs."""
+    """Counts the work in records that were read. One per Handler, shared by its logs."""
 
     __slots__ = ("_left", "paused")
 
@@ -40,10 +44,23 @@ class InspectionBudget:
         # Logs with batches that wait. Later batches of these logs must not overtake them.
         self.paused: set[LogState] = set()
 
-    def check(self, state: LogState) -> None:
-        """Raise InspectionPaused if a batch of this log must wait for a later duty cycle."""
-        if self._left <= 0 or state in self.paused:
+    def check(self, state: LogState, *, reads_records: bool = True) -> None:
+        """Raise InspectionPaused if a batch of this log must wait for a later duty cycle.
+
+        A batch that costs nothing (`reads_records` is False) only waits behind paused ones of its log.
+        """
+        if (reads_records and self._left <= 0) or state in self.paused:
             raise InspectionPaused
+
+    def pause(self, state: LogState) -> None:
+        """Make all later batches of a log wait."""
+        self.paused.add(state)
+        state.limits = None
+
+    def unpause(self, state: LogState) -> None:
+        """Accept batches of a log again."""
+        self.paused.discard(state)
+        state.limits = None
 
     def spend(self, record_count: int, raw_bytes: int) -> None:
         """Count a batch of so many records and decompressed bytes."""

@@ -11,7 +11,7 @@ from kproc.broker.storage import checkpoints
 from kproc.broker.storage.format import NO_OFFSET, AbortedTransaction
 from kproc.broker.storage.fs import Shortage, StorageFailure
 from kproc.broker.storage.index import CLOSED
-from kproc.broker.storage.inspection import InspectionPaused
+from kproc.broker.storage.inspection import ROLL_COST, InspectionPaused
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_roll import AppendLimits, find_limits
 from kproc.broker.storage.log_state import LogState
@@ -128,7 +128,7 @@ class LogAppender:
                 if run.size != state.active.size:
                     self._commit(run, batches, results)
                 elif run.is_segment_full:
-                    state.roll(state.end_offset, now_ms)
+                    self._roll(origin, now_ms)
                 if len(results) == len(batches):
                     return results
         # set_offline_after() leaves the log online after a Shortage, such as a full disk, because a later write can
@@ -303,6 +303,17 @@ class LogAppender:
         run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
         return run
 
+    def _roll(self, origin: str, now_ms: int) -> None:
+        """Start a new segment. Raises InspectionPaused if the duty cycle has started enough of them."""
+        state = self._state
+        if state.inspection is not None and origin is not COORDINATOR:
+            # A batch whose records were just read was checked before that. If it had to wait here, reading it again
+            # could use up the budget of each later duty cycle.
+            if not state.config.looks_inside:
+                state.inspection.check(state)
+            state.inspection.spend(ROLL_COST, 0)
+        state.roll(state.end_offset, now_ms)
+
     def _prepare(self, now_ms: int) -> AppendLimits:
         """Prepare the files for an append, and return the limits that its batches must keep."""
         if not self._is_epoch_begun:
@@ -380,8 +391,8 @@ class LogAppender:
         """
         state = self._state
         inspection = state.inspection
-        if inspection is not None and state.config.looks_inside and origin is not COORDINATOR:
-            inspection.check(state)
+        if inspection is not None and origin is not COORDINATOR:
+            inspection.check(state, reads_records=state.config.looks_inside)
         view, header = examine(view, state.config, origin=origin, now_ms=now_ms, inspection=inspection)
         marker = read_marker(view, header.attributes)
         if origin is COORDINATOR and header.producer_id >= 0:

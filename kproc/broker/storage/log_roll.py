@@ -33,8 +33,11 @@ def find_limits(state: LogState, now_ms: int) -> AppendLimits:
     # With LogAppendTime compare the clock with the roll time, because the batch gets the clock's time.
     if config.is_append_time:
         roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
+    # A paused log accepts no batch without a call of InspectionBudget.check().
+    is_paused = state.inspection is not None and state in state.inspection.paused
+    plain_bytes = 0 if is_paused else config.plain_bytes
     limits = (
-        config.plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
+        plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
         config.index_interval_bytes, config.is_append_time,
     )  # fmt: skip
     # Cache the limits unless they depend on the clock, as with LogAppendTime or without a timestamp of the first
