@@ -1,3 +1,5 @@
-"""The command line. Each command imports what it needs when it runs: `kproc version` must not load a client
-library, and the broker must not either, because its children inherit what it has loaded.
+"""The command line.
+
+A command imports the modules that it needs when it runs, so that `kproc version` loads no client library. The broker
+must not load one either, because its roles are forked and inherit all loaded modules.
 """

@@ -1,4 +1,4 @@
-"""The requests of `kproc acl` to a broker, and the tables and sentences in which it shows rules."""
+"""The requests of `kproc acl` to a broker, and the formatting of access rules as tables and sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _refused(code: int, message: str | None, what: str = "rules") -> Failure:
 
 
 def create(client: Client, rules: Sequence[Acl]) -> None:
-    """Add rules. Raise a Failure for the first one that the broker rejects."""
+    """Create access rules (ACLs). Raise a Failure for the first rule that the broker rejects."""
     from kproc.wire.header import ApiKey
 
     creations = [
@@ -144,7 +144,7 @@ def _verdict(
 
 
 def row_of(rule: Acl) -> dict[str, Any]:
-    """Return the rule's fields, and the rule as a sentence."""
+    """Return a dict of the rule's fields and the rule as a sentence."""
     from kproc.broker.security.acl import ANY_NAME, PatternType
 
     kind = in_words(rule.resource_type.name)
@@ -168,7 +168,10 @@ def row_of(rule: Acl) -> dict[str, Any]:
 
 
 def print_rules(rows: list[dict[str, Any]]) -> None:
-    """Print a table of rules by resource and principal. On a narrow terminal it has fewer columns, to keep names."""
+    """Print a table of rules by resource and principal.
+
+    On a narrow terminal the table has fewer columns, so that names are shown whole.
+    """
     rows = sorted(rows, key=lambda row: [row[name] for name in _ORDER])
     table = [list(row.values())[: len(_HEADER)] for row in rows]
     if fits(_HEADER, table, cut=_CUT):
@@ -181,12 +184,15 @@ def print_rules(rows: list[dict[str, Any]]) -> None:
 
 
 def _in_short(row: dict[str, Any]) -> list[str]:
-    """Return the cells of a narrow table. The resource has prefixes as in Kafka's documentation: `topic orders-*`."""
+    """Return the cells of a rule for a narrow table.
+
+    A prefixed resource is shown as `topic orders-*`, as Kafka does.
+    """
     name = f"{row['resource_name']}{'*' if row['pattern_type'] == 'PREFIXED' else ''}"
     resource = f"{in_words(row['resource_type'])} {name}"
     return [resource, row["principal"], row["host"], f"{row['permission']} {row['operation']}"]
 
 
 def in_words(kind: str) -> str:
-    """Format a type of resources for a sentence."""
+    """Format a resource type as words for a sentence."""
     return kind.lower().replace("_", " ")

@@ -102,7 +102,7 @@ _ANY_HOST = "*"
 
 @dataclass(frozen=True)
 class NamedResources:
-    """The resources that a command names, with an option for each type."""
+    """The resources that the options of a command name, one option for each resource type."""
 
     topic: Topics = None
     group: Groups = None
@@ -114,7 +114,7 @@ class NamedResources:
     def named(self, *, with_cluster: bool = False) -> list[tuple[ResourceType, str]]:
         """Return (type, name) of each resource that the options name.
 
-        `with_cluster`: also the cluster, if its option is not given.
+        With `with_cluster`, add the cluster if its option is not given.
         """
         from kproc.broker.security.acl import CLUSTER_NAME, ResourceType
 
@@ -131,7 +131,7 @@ class NamedResources:
 
 @dataclass(frozen=True)
 class RuleRights:
-    """Rights that new rules allow or deny: operations, or all that a producer or a consumer needs."""
+    """The rights that new rules allow or deny: single operations, or all those that a producer or a consumer needs."""
 
     operation: Operations = None
     deny: Deny = False
@@ -158,18 +158,18 @@ class RuleRights:
         return Permission.DENY if self.deny else Permission.ALLOW
 
     def operations_on(self, kind: ResourceType) -> dict[Operation, None]:
-        """Return the operations on a resource of that type, each once."""
+        """Return the operations that the rules for a resource of this type need, without duplicates."""
         from kproc.broker.security.acl import Operation, ResourceType
 
         wanted = dict.fromkeys(_operations(self.operation))
         if self.producer and kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
             wanted |= dict.fromkeys((Operation.WRITE, Operation.DESCRIBE))
-        # As kafka-acls --producer does: with auto.create.topics.enable the first Metadata of a producer creates the
-        # topic.
+        # As kafka-acls --producer does, add CREATE: with auto.create.topics.enable a producer's first Metadata request
+        # creates the topic.
         if self.producer and kind == ResourceType.TOPIC:
             wanted[Operation.CREATE] = None
-        # Brokers before KIP-679 (Kafka 2.8) require IDEMPOTENT_WRITE for an idempotent producer. Later ones are content
-        # with WRITE on a topic.
+        # Brokers before KIP-679 (Kafka 2.8) require IDEMPOTENT_WRITE for an idempotent producer. Later brokers require
+        # only WRITE on a topic.
         if self.idempotent and kind == ResourceType.CLUSTER:
             wanted[Operation.IDEMPOTENT_WRITE] = None
         if self.consumer and kind == ResourceType.TOPIC:
@@ -212,7 +212,8 @@ def add_acls(
     ]
     with connect(bootstrap) as client:
         if dry_run:
-            # CreateAcls has no validate_only. This fails as the creation would if there is no authorizer.
+            # CreateAcls has no validate_only. For a dry run describe the rules, which fails without an authorizer as
+            # CreateAcls would.
             describe(client, _filters([], PatternType.ANY)[0])
         else:
             create(client, rules)
@@ -232,7 +233,8 @@ def list_acls(
     from kproc.broker.security.acl import PatternType
 
     named = resources.named()
-    # KIP-290: MATCH also finds rules of prefixes and of `*` that hold for the resource. ANY compares the name alone.
+    # KIP-290: pattern type MATCH also finds prefixed and `*` rules that apply to the resource. ANY only compares the
+    # name.
     pattern = PatternType.MATCH if covering else PatternType.ANY
     filters = _filters(named, pattern, principal=principal)
     with connect(bootstrap) as client:
@@ -273,7 +275,7 @@ def delete_acls(
     filters = _deletion_filters(principals, named, operation, host, prefixed=prefixed, deny=deny)
     with connect(bootstrap) as client:
         if consent.needs_plan:
-            # DeleteAcls has no validate_only, so list what the same filters match.
+            # DeleteAcls has no validate_only, so describe the rules that the same filters match.
             rows = _rows([rule for each in filters for rule in describe(client, each)], "would delete")
             if not consent.obtain(rows, _DONE, output):
                 return
@@ -290,11 +292,11 @@ def _deletion_filters(
     prefixed: bool,
     deny: bool,
 ) -> list[AclFilter]:
-    """Return filters that together match the rules to delete. None stands for any principal, operation or host."""
+    """Return filters that together match the rules to delete. An argument of None matches any value."""
     from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
 
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL if named else PatternType.ANY
-    # A rule of another tool may have a host that is not an address. It applies to nobody, but must be deletable.
+    # Accept a host that is not an address, too: another tool can have created such a rule, and it must be deletable.
     where = None if host is None else host_of_rule(host) or host
     everybody: list[str | None] = [None]
     return [
@@ -316,7 +318,7 @@ _DONE = "{result} {rule}"
 
 
 def _rows(rules: Sequence[Acl], result: str) -> list[dict[str, Any]]:
-    """Return a row for each rule. Raise a Failure if there is none."""
+    """Return a row for each rule. Raise a Failure if `rules` is empty."""
     if not rules:
         raise Failure("no access rule matches; kproc acl list shows all")
     return [row_of(rule) | {"result": result} for rule in dict.fromkeys(rules)]
@@ -350,15 +352,16 @@ def check(
             resource = f"{in_words(row['resource_type'])} {row['resource_name']}"
             print_line(f"{who} {may} {row['operation']} {resource} {at}: {row['why']}")
     if not all(row["allowed"] for row in rows):
-        # Scripts test the exit code, as with `test` or `grep`: a denial is an answer and no error message.
+        # Exit with 1 without an error message if access is denied, as `test` and `grep` do, so that scripts can test
+        # the exit code.
         raise typer.Exit(1)
 
 
-# -- what is named on the command line -------------------------------------------------------------------------
+# -- values on the command line -------------------------------------------------------------------------
 
 
 def _pattern_of(name: str, is_prefixed: bool) -> PatternType:
-    """Return the pattern type of a rule. `*` and the cluster are no prefixes."""
+    """Return the pattern type of a rule: LITERAL for `*` and the cluster, even with --prefixed."""
     from kproc.broker.security.acl import ANY_NAME, CLUSTER_NAME, PatternType
 
     is_whole = not is_prefixed or name in (ANY_NAME, CLUSTER_NAME)
@@ -366,12 +369,12 @@ def _pattern_of(name: str, is_prefixed: bool) -> PatternType:
 
 
 def _principal(text: str) -> str:
-    """Format a principal as rules name it. A name without a type is a user's."""
+    """Return a principal in the form of rules, such as User:alice. A name without a type means a user."""
     return text if ":" in text else f"User:{text}"
 
 
 def _host(text: str) -> str:
-    """Format a host as rules name it. It must be an address, because a rule with a host name applies to nobody."""
+    """Return a host in the form of rules. It must be an IP address, because a rule with a host name never matches."""
     from kproc.broker.security.acl import host_of_rule
 
     if text == _ANY_HOST:

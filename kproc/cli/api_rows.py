@@ -15,13 +15,13 @@ from kproc.wire.header import ApiKey
 
 
 class ApiStatus(StrEnum):
-    """The status of an API: served, or not needed with one broker."""
+    """The status of an API: kproc serves it, or one broker alone does not need it."""
 
     SERVED = "served"
     MOOT = "moot"
 
 
-# The APIs that a node of Apache Kafka 4.4 advertises to clients and that kproc does not serve, by their reasons.
+# (reason, APIs): APIs that Apache Kafka 4.4 advertises to clients and that kproc does not serve, grouped by the reason.
 _REASONS: Final = (
     (
         ApiStatus.MOOT,
@@ -34,7 +34,10 @@ _BETWEEN_BROKERS: Final = ApiStatus.MOOT, "only Kafka's brokers and controllers 
 
 
 def api_rows(*, missing: bool) -> list[dict[str, Any]]:
-    """Return a row for each API that Kafka advertises to clients. `missing`: also for those between brokers."""
+    """Return a row for each API that Kafka advertises to clients.
+
+    With `missing`, add the APIs that only brokers use among themselves.
+    """
     load_all()
     rows = []
     for key in sorted(ApiKey):

@@ -1,4 +1,4 @@
-"""Finds batches that consumers cannot read, for `kproc topic verify` and for a `kproc consume` without progress.
+"""Finds batches that consumers cannot read, for `kproc topic verify`, and for `kproc consume` if it makes no progress.
 
 librdkafka reports no error, or one without an offset, for such a batch and fetches it again and again. This module
 therefore fetches the raw batches and reads them with kproc's own decoder.
@@ -27,7 +27,7 @@ class CheckedBatch(NamedTuple):
 
 
 def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> bytes:
-    """Fetch batches from the one with this offset on. Raises Failure for an error of the partition."""
+    """Fetch batches, beginning with the one that contains `offset`. Raise a Failure if the broker reports an error."""
     from kproc.client import error_text
     from kproc.client.requests import FetchLimits, fetch_fields
     from kproc.wire.header import ApiKey
@@ -40,7 +40,10 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
 
 
 def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
-    """Yield every complete batch that ends at or after `offset`. A batch whose size is unknown is the last one."""
+    """Yield every complete batch that ends at or after `offset`.
+
+    Stop after a batch with a damaged length, because the next one cannot be found.
+    """
     from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT
     from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, parse_header
 
@@ -83,7 +86,7 @@ def _problem_of(batch: bytes) -> str | None:
 
 
 def find_unreadable(client: Client, topic: str, partition: int, offset: int) -> CheckedBatch | None:
-    """Return the batch with this offset if it cannot be read, else None."""
+    """Return the batch that contains `offset` if consumers cannot read it, else None."""
     for batch in check_batches(fetch_batches(client, topic, partition, offset), offset):
         return batch if batch.problem is not None else None
     return None

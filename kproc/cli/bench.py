@@ -1,8 +1,8 @@
 """`kproc bench`: the benchmarks of a checkout, each with its own command line.
 
-The benchmarks, and the brokers that they compare with, are in `bench/` beside the package. Only a checkout has them; an
-installed kproc says so. Arguments are passed on unchanged, so that `kproc bench compare` does the same as
-`python -m bench.compare`.
+The benchmarks, and the brokers that they compare with, are in `bench/` beside the package. Only a checkout has this
+directory. In an installed kproc the command fails with a message. Arguments are passed on unchanged, so that `kproc
+bench compare` does the same as `python -m bench.compare`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-# All arguments behind the command's name go to the benchmark, --help included.
+# Context settings of typer that pass all arguments after the command's name to the benchmark, including --help.
 AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 EXTRA = "pip install '.[bench,spark]'"
 

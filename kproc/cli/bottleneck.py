@@ -1,7 +1,7 @@
 """Finds a broker's bottleneck from two responses to `status`: the busiest stage, and the reason in words.
 
-A stage that works nearly all of its time holds up the stages before it. So does a stage that waits for the disk. Roles
-that hang, and limits that somebody set, come first, because they hide everything else while they last.
+A stage that works nearly all of the time delays the stages before it, and so does a stage that waits for the disk.
+Roles that hang and configured limits are checked first, because they hide all other causes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOST_BUSY: Final = 0.95
 
 
 class Finding(NamedTuple):
-    """The bottleneck. `stage` is a word or two, and `reason` a sentence."""
+    """The bottleneck: `stage` names it in a word or two, and `reason` explains it in a sentence."""
 
     stage: str
     reason: str
@@ -36,9 +36,9 @@ def name_of(row: Mapping[str, Any]) -> str:
 def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> float | None:
     """Return the share of the time between two statuses in which a role worked.
 
-    Without an earlier status of the same process, return its mean over 10 s, or None if it is unknown.
+    Without an earlier status of the same process, return the role's mean over 10 s, or None if that is unknown.
     """
-    # A restarted role begins its counters anew, so a difference to its predecessor's means nothing.
+    # Compare counters only of the same process, because a restarted role starts its counters at 0.
     if before is not None and before["pid"] == row["pid"]:
         share = busy_between(before["counters"], row["counters"])
         if share is not None:
@@ -50,9 +50,9 @@ def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> floa
 def find_bottleneck(
     status: Status, before: Status | None, seconds: float, host_busy: float | None = None
 ) -> Finding:
-    """Return the stage that holds the others up, or "none" if every stage has time to spare.
+    """Return the stage that limits the throughput, or stage "none" if every stage is idle part of the time.
 
-    `host_busy` is the share of all cores' time that all processes of the host used.
+    `host_busy` is the share (0 to 1) of all cores' time that all processes of the host used.
     """
     rows = status["processes"]
     earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
@@ -62,7 +62,7 @@ def find_bottleneck(
         return Finding(name_of(hung[0]), f"it hangs: no sign of life for {waits_s:.1f} s")
     shares = {name_of(row): busy_share(row, earlier.get(name_of(row))) for row in rows}
     limit = _limits(status)
-    # Limits come before busy roles: a full Acceptor explains why the others have little to do.
+    # Check configured limits before busy roles: a full Acceptor explains why the other roles have little to do.
     if limit is not None:
         return limit
     for role, stage, full in (
@@ -85,7 +85,7 @@ def find_bottleneck(
 
 
 def _host(rows: list[Mapping[str, Any]], host_busy: float | None) -> Finding | None:
-    """Return a finding if the host's cores are used up, because roles that wait for a core do not look busy."""
+    """Return a finding if all cores of the host are busy. Roles that wait for a core do not look busy themselves."""
     if host_busy is None or host_busy < _HOST_BUSY:
         return None
     cores = os.cpu_count() or 1

@@ -1,6 +1,6 @@
 """The parser of `kproc serve` and `kproc dev`: options that stand for settings of the broker.
 
-It is built with argparse, because the library behind the other commands takes longer to load than a broker to start.
+It uses argparse, because loading typer, which the other commands use, takes longer than the start of a broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Option(NamedTuple):
 class CommandParser(argparse.ArgumentParser):
     """Parser of `kproc serve` and `kproc dev`.
 
-    It reports wrong usage in the words of the other commands, which typer parses.
+    It reports wrong usage with the same words as the other commands, whose parser is typer.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CommandParser(argparse.ArgumentParser):
         self._add_options_of_start()
 
     def _add_options_of_start(self) -> None:
-        """Add the options that stand for no single setting."""
+        """Add the options that do not correspond to one setting."""
         self.add_argument(
             "--port",
             type=int,
@@ -95,11 +95,14 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def shown_options(self) -> list[argparse.Action]:
-        """Return the options that a shell completes."""
+        """Return the options that a shell offers as completions."""
         return [action for action in self._actions if action.option_strings]
 
     def format_help(self) -> str:
-        """Format the help with each setting's name and default. Load them only here, because a start must be fast."""
+        """Format the help with each setting's name and default.
+
+        Load the settings only here, because a start must be fast.
+        """
         from kproc.broker.config import SETTINGS
         from kproc.broker.config.values import wire_text
 
@@ -123,7 +126,8 @@ class CommandParser(argparse.ArgumentParser):
         try:
             return self._run(arguments)
         except Exception as error:
-            # A broker that has come so far removes the variable and reports its failures itself.
+            # If the variable still exists, the broker has not started its ServiceManager, which removes it. So report
+            # the failure here.
             if "NOTIFY_SOCKET" in os.environ:
                 from kproc.broker.supervisor.service_manager import ServiceManager
 
@@ -166,15 +170,15 @@ class CommandParser(argparse.ArgumentParser):
         return [Flag("--port", "listeners", f"{listener_protocol(given)}://127.0.0.1:{given.port}")]
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's error as a usage error of one line."""
+        """Raise argparse's error as a Failure with a one-line message and the exit code of wrong usage."""
         usage_error(f"{message} (see {self.prog} --help)")
 
 
 def _remove_old_ready_file(path: Path) -> None:
-    """Remove a ready file that outlived a kill -9, because it must not speak for this start.
+    """Remove a ready file that an earlier broker left after a kill -9, because it would announce this start too early.
 
-    Refuse anything else at that path. The broker replaces the file when it is ready and removes it when it stops: with
-    `--ready-file /dev/null` a broker of root would take the device from the host.
+    Reject any other file at that path. The broker replaces the file when it is ready and removes it when it stops: with
+    `--ready-file /dev/null` a broker of root would delete the device.
     """
     try:
         facts = path.lstat()
@@ -196,7 +200,7 @@ def _remove_old_ready_file(path: Path) -> None:
 
 
 def _is_ready_file(content: bytes) -> bool:
-    """Return True for a JSON object with an address, and for an empty file, as mktemp makes it."""
+    """Return True for a JSON object with an address, and for an empty file, which mktemp creates."""
     import json
 
     try:
@@ -206,7 +210,7 @@ def _is_ready_file(content: bytes) -> bool:
 
 
 def listener_protocol(given: argparse.Namespace) -> str:
-    """Return the listener's security protocol by the options of `dev`."""
+    """Return the listener's security protocol that the options --tls and --user of `dev` require."""
     has_users = bool(getattr(given, "users", None))
     if getattr(given, "tls", False):
         return "SASL_SSL" if has_users else "SSL"
@@ -214,7 +218,7 @@ def listener_protocol(given: argparse.Namespace) -> str:
 
 
 class _Help(argparse.HelpFormatter):
-    """A help format with a wide column for options, in which each option's value appears once."""
+    """A help format with a wide column for options, in which each option's placeholder appears only once."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)

@@ -82,7 +82,7 @@ def unfreeze(
 
 
 def parse_duration(text: str) -> int:
-    """Parse a duration such as 1h30m to milliseconds. Another text is a usage error."""
+    """Parse a duration such as 1h30m to milliseconds. Raise a usage error for any other text."""
     if not _DURATION.fullmatch(text):
         shown = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
         usage_error(
@@ -95,14 +95,14 @@ def parse_duration(text: str) -> int:
 
 
 def _move(bootstrap: str, output: Format, result: str, action: str, ms: int = 0) -> None:
-    """Run an operation on the broker's time and print its date. `result` begins the line."""
+    """Carry out `action` on the broker's time and print the new date. The printed line begins with `result`."""
     with connect(bootstrap) as client:
         row = client.operate("move-time", action=action, ms=ms)
     print_done([{**row, "result": f"{result}{_words(row)}"}], "{result}", output)
 
 
 def _words(row: dict[str, Any]) -> str:
-    """Format the broker's date in one line."""
+    """Format the broker's date and its lead over the host's clock in one line."""
     date = (_EPOCH + timedelta(milliseconds=row["now_ms"])).isoformat(sep=" ", timespec="milliseconds")
     lead_ms = abs(row["lead_ms"])
     lead = f"{lead_ms}ms" if lead_ms < 1000 else format_duration(lead_ms)

@@ -1,4 +1,4 @@
-"""`kproc clients` and `kproc kill-client`: who is connected, what each does, and the end of one connection."""
+"""`kproc clients` shows all connections and their traffic. `kproc kill-client` closes one connection."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def kill_client(
 
 
 def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:
-    """Add requests and bytes per second: of the interval, or of a new connection's whole life."""
+    """Add requests and bytes per second to each row: over the interval, or over the life of a newer connection."""
     for row in rows:
         earlier = before.get(row["id"])
-        # A connection that is younger than the interval, or without an interval, is measured from its start. The least
-        # time keeps a connection of this moment from a division by zero.
+        # Without an earlier row (a new connection, or no interval) measure from the connection's start. At least 1 ms
+        # avoids a division by zero.
         seconds = interval_s if earlier is not None else max(row["age_ms"] / 1000, 0.001)
         for name in ("requests", "bytes_in", "bytes_out"):
             grown = row[name] - (earlier[name] if earlier is not None else 0)
@@ -128,7 +128,7 @@ def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], int
 def add_quotas(client: Client, rows: list[dict[str, Any]]) -> None:
     """Add to each row the quotas that have throttled its client: {name: {"value", "of"}}.
 
-    A quota that was deleted meanwhile is missing, and so are all of them without the right to see them.
+    A quota that was deleted since is missing. Without the right to describe quotas all are missing.
     """
     from kproc.broker.cluster.client_quotas import ClientQuotas
     from kproc.cli.quotas import read_quotas, shown_owner
@@ -154,7 +154,10 @@ def add_quotas(client: Client, rows: list[dict[str, Any]]) -> None:
 
 
 def throttle_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each client that a quota throttled, those first that it held for most of their time."""
+    """Return a line for each client that a quota throttled.
+
+    The client with the largest share of throttled time comes first.
+    """
     found = []
     for row in rows:
         for name, percent in row["throttled_percent"].items():
@@ -170,7 +173,7 @@ def throttle_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
-    """Sort the rows in place."""
+    """Sort the rows of connections in place by the column `order`."""
     if order is Order.ADDRESS:
         rows.sort(key=lambda row: (row["address"], row["port"]))
     elif order is Order.CLIENT:
@@ -192,7 +195,10 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
 
 
 def print_clients(rows: list[dict[str, Any]]) -> None:
-    """Print the table. If no client has logged in, all principals are equal, so their column is dropped first."""
+    """Print the table.
+
+    If no client has logged in, drop the column PRINCIPAL first, because all principals are User:ANONYMOUS.
+    """
     is_telling = any(row["principal"] not in (None, "User:ANONYMOUS") for row in rows)
     print_table(HEADER, map(_cells, rows), drop=DROPPED if is_telling else ("PRINCIPAL", *DROPPED), cut=CUT)
 

@@ -65,9 +65,10 @@ app = typer.Typer(
 
 
 def _show(parser: CommandParser) -> None:
-    """List a command with its own parser (serve, dev) in the help. kproc.cli.main runs it before this module is loaded.
+    """Add a command with its own parser (serve, dev) to typer's help and shell completion.
 
-    Its options are declared once more for the shell, which completes what it finds here.
+    kproc.cli.main runs such a command without loading this module. Its options are declared here a second time, because
+    shell completion finds only options that typer knows.
     """
 
     def run(**_options: object) -> None:
@@ -200,14 +201,15 @@ def invoke(arguments: Sequence[str]) -> int:
         message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
         message = rejected_value(error, arguments) or message
         command = getattr(getattr(error, "ctx", None), "command_path", "kproc")
-        # `kproc` or `kproc topic` without a command shows the help text, which is the error's message.
+        # For `kproc` or `kproc topic` without a command, typer raises an error whose message is the help text.
         if "Usage:" in message:
             raise UsageText(message, exit_code=2) from None
         raise Failure(f"{one_line(message)} (see {command} --help)", exit_code=2) from None
     except typer.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as ended:
-        # Typer ends the process silently if the reader of the output has gone. Let the caller report it in a line.
+        # If the reader of the output has closed the pipe, typer exits silently. Raise the BrokenPipeError to the caller
+        # instead.
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise
@@ -216,8 +218,8 @@ def invoke(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-# Typer raises this on Ctrl-C, with no message.
+# The exit code with which typer exits on Ctrl-C, without a message.
 TYPER_INTERRUPTED = 130
-# Some versions of typer have a copy of click, and others depend on click. In both, ClickException is the class two
-# steps above BadParameter.
+# Some versions of typer contain a copy of click, others import it. Find ClickException in both: it is the second base
+# class of BadParameter.
 USAGE_ERRORS: tuple[type[Exception], ...] = (typer.BadParameter.__mro__[2],)

@@ -47,7 +47,8 @@ Bootstrap = Annotated[
         "--bootstrap",
         "-b",
         metavar="HOST:PORT",
-        # find_connection() reads the variable, because its place is between --profile and the profile in use.
+        # Do not let typer read the variable: find_connection() does, because the variable ranks between --profile and
+        # the profile in use.
         help=f"The broker to talk to. [env: {BOOTSTRAP_VARIABLE}; default: {DEFAULT_BOOTSTRAP}]",
         show_default=False,
     ),
@@ -72,7 +73,8 @@ UsedProfile = Annotated[
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
-# A description of 100,000 partitions is about 10 MB. confluent-kafka reads records, not this client.
+# Limit of a response in bytes. A description of 100,000 partitions has about 10 MB. Records are read by confluent-kafka
+# and not by this client.
 _ANSWER_BYTES_MAX = 256 << 20
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -87,7 +89,7 @@ def interval_option(text: str) -> Any:
 
 @dataclass(frozen=True)
 class _CommandConfig:
-    """The values of `--command-config` and `--profile` of this command. Its connections read them."""
+    """The values of `--command-config` and `--profile` of the running command, which all of its connections use."""
 
     path: Path | None = None
     has_variable: bool = True
@@ -100,9 +102,9 @@ _command_config = _CommandConfig()
 
 @contextmanager
 def connection_settings(connection: ChosenConnection | None, path: Path | None) -> Iterator[None]:
-    """Apply the file of `--command-config`, or else that of the profile, to all connections within the block.
+    """Apply the file of `--command-config`, or else the profile's, to all connections inside the context.
 
-    A profile without a file stands for a connection without TLS and login, whatever the environment says.
+    A profile without a file means a connection without TLS and login, even if the environment names a file.
     `connection` is None for a command without --profile. The previous settings are restored, because one process can
     run several commands.
     """
@@ -151,7 +153,7 @@ def client_security() -> ClientSecurity | None:
 
 
 def librdkafka_security() -> Mapping[str, Any]:
-    """Return the settings for TLS and SASL as confluent_kafka's configuration."""
+    """Return the TLS and SASL settings as configuration of confluent_kafka."""
     security = client_security()
     if security is None:
         return {}
@@ -163,7 +165,7 @@ def librdkafka_security() -> Mapping[str, Any]:
 def connect(bootstrap: str, *, timeout_ms: int = 10_000, introduces: bool = True) -> Client:
     """Connect to the first broker of a bootstrap list that answers. If none does, raise the last one's error.
 
-    introduces: send the name and version of kproc by an ApiVersions request.
+    introduces: send kproc's name and version in an ApiVersions request first.
     """
     from kproc.client import Client, ConnectionFailed
 
@@ -181,7 +183,7 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000, introduces: bool = True
 
 
 def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """Parse a bootstrap list. An invalid address is a usage error."""
+    """Parse a bootstrap list to (host, port) pairs. Raise a usage error for an invalid address."""
     from kproc.broker.config.listeners import split_address
     from kproc.broker.config.values import ConfigError
 
@@ -192,10 +194,10 @@ def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def _prepared(client: Client, *, introduces: bool) -> Client:
-    """Limit the answers, and send the client's name and version, so that `kproc clients` shows them."""
+    """Limit the size of responses, and send kproc's name and version, so that `kproc clients` shows them."""
     from kproc import __version__
 
-    # Limit the response, because any user can listen at a free port and make root's command fill the memory.
+    # Limit the size of responses: any user can listen at a free port, and could make a command of root fill the memory.
     client.answer_bytes_max = _ANSWER_BYTES_MAX
     if introduces:
         client.introduce("kproc", __version__)
@@ -203,7 +205,7 @@ def _prepared(client: Client, *, introduces: bool) -> Client:
 
 
 def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
-    """Connect as `connect` does, but reject a control listener, because librdkafka would retry there for ever."""
+    """Connect as `connect` does, but raise a Failure for a control listener, where librdkafka would retry for ever."""
     from kproc.client import ClientError
     from kproc.wire.header import ApiKey
 
@@ -243,7 +245,7 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*arguments, **options)
 
     everything = [
-        # None shows that the option is not given.
+        # Set the default of --bootstrap to None, so that a value shows that the user gave the option.
         each.replace(default=None) if takes_profile and each.name == "bootstrap" else each
         for each in parameters.values()
     ]
@@ -258,7 +260,10 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace each parameter that is a dataclass by one option per field, so that commands can share options."""
+    """Replace each parameter that is a dataclass by one option for each of its fields.
+
+    So commands can share options.
+    """
     parameters = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {
         name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)
@@ -275,7 +280,7 @@ def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     flat: list[inspect.Parameter] = []
     for name, parameter in parameters.items():
         flat += _options_in(groups[name]) if name in groups else [parameter]
-    # Parameters without a default come first.
+    # Python requires that parameters without a default come first in a signature.
     flat.sort(key=lambda each: each.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in flat}
@@ -296,13 +301,13 @@ def _options_in(group: Any) -> list[inspect.Parameter]:
 
 
 def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
-    """Return the broker's metadata of topics, or of all topics for None. This never creates a topic."""
+    """Return the broker's metadata of topics, or of all topics for None. Never create a topic."""
     topics: list[dict[str, Any]] = request_metadata(client, names)["topics"]
     return topics
 
 
 def request_metadata(client: Client, names: list[str] | None) -> dict[str, Any]:
-    """Return the response to a request of Metadata about these topics, or all for None: topics and brokers."""
+    """Return the Metadata response, with brokers and topics: those in `names`, or all topics for None."""
     from kproc.wire.header import ApiKey
 
     fields = {
@@ -327,7 +332,7 @@ def format_json(value: Any) -> str:
 def print_done(
     rows: Sequence[dict[str, Any]], words: str, output: Format, refusals: Sequence[str] = ()
 ) -> None:
-    """Print a line for each done item by the template `words`. Then raise a Failure with the refusals, if any."""
+    """Print a line for each row by the template `words`, or JSON. Then raise a Failure if there are refusals."""
     if output is Format.JSON:
         print_json(rows)
     else:
@@ -338,7 +343,7 @@ def print_done(
 
 
 def chosen_names(option: str, given: Iterable[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the given names in the spelling of `known`. Case does not matter. An unknown name is a usage error."""
+    """Return the given names in the spelling of `known`, ignoring case. Raise a usage error for an unknown name."""
     spelling = {name.lower(): name for name in known}
     for name in given or ():
         if name.lower() not in spelling:
@@ -347,7 +352,7 @@ def chosen_names(option: str, given: Iterable[str] | None, known: Sequence[str])
 
 
 def pairs(option: str, items: Iterable[str]) -> list[tuple[str, str]]:
-    """Parse `name=value` arguments to pairs."""
+    """Parse `name=value` arguments to pairs. Raise a usage error for an argument without `=`."""
     answer = []
     for item in items:
         name, equals, value = item.partition("=")

@@ -1,6 +1,6 @@
 """Shell completion of topics, groups and loggers of the broker, and of names of settings.
 
-If the broker does not run or does not answer within WAIT_S, there are no completions, because a person waits.
+If the broker does not run or does not respond within WAIT_S, nothing is completed, because a user is waiting.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 1.5
 """Total time for the name server, the connection and the responses."""
-# A leading dash would be an option, and zsh replaces a leading `=` by a command's path.
+# Names that are safe to complete. A leading dash would make an option, and zsh replaces a leading `=` by a command's
+# path.
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9._:@/+][A-Za-z0-9._:@/+=-]{0,254}", re.ASCII)
 
 
 def mend_bash_words() -> None:
-    """Join words that bash has split at `:` and `=` for completion, such as `127.0.0.1:9092` and `--group=g`."""
+    """Join words of the command line that bash has split at `:` and `=`, such as `127.0.0.1:9092` and `--group=g`."""
     if os.environ.get("_KPROC_COMPLETE") != "complete_bash":
         return
     words = os.environ.get("COMP_WORDS", "").split("\n")
@@ -145,7 +146,7 @@ def _names_from_broker(
 ) -> list[str]:
     """Return the names that the broker returns within WAIT_S and that begin with `incomplete`.
 
-    The request runs in a daemon thread, because a name server can block `connect` for longer than any timeout of ours.
+    The request runs in a daemon thread, because resolving a host name can block `connect` for longer than its timeout.
     """
     found: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`kproc config explain`: what a setting controls, its type, range and default, and whether it is dynamic.
+"""`kproc config explain`: explains a setting: purpose, type, range, default, and if it is dynamic.
 
 The texts are those of SETTINGS.md. The command needs no broker; if one answers, it shows the present value, too.
 """
@@ -27,9 +27,9 @@ from kproc.cli.lines import print_line, print_text
 if TYPE_CHECKING:
     from kproc.cli.setting_reference import SettingDescription
 
-# A person waits, and most of the answer needs no broker.
+# Wait only shortly for the broker, because a user is waiting and most of the output needs no broker.
 _WAIT_MS: Final = 1500
-# The source of a value in the words of `config get`, and in a sentence.
+# By the source of a value as `config get` shows it: the source in a sentence.
 _SOURCES: Final = {
     "topic": "set for this topic",
     "group": "set for this group",
@@ -88,11 +88,11 @@ def _find(name: str, scope: str | None) -> list[SettingDescription]:
 def _present_values(
     bootstrap: str, found: list[SettingDescription], topic: str | None, group: str | None
 ) -> tuple[dict[tuple[str, str], dict[str, Any]], str | None]:
-    """Return the row of `config get` for each setting that the broker has, and why there is none."""
+    """Return (rows of `config get` by scope and name, the reason if the broker's values are unknown, else None)."""
     from kproc.cli.setting_reference import BROKER, GROUP, TOPIC
     from kproc.client import ClientError
 
-    # Without a name of a topic or a group, only the broker's settings have one present value.
+    # Without --topic or --group show only values of the broker's settings: topic and group settings differ by resource.
     named = TOPIC if topic is not None else GROUP if group is not None else BROKER
     names = [each.name for each in found if each.scope == named]
     if not names:
@@ -104,7 +104,7 @@ def _present_values(
     with client:
         try:
             rows = read_configs(client, find_resource(client, topic, group), names)
-        # The description is useful without the value, for example for a user without the right to read it.
+        # Show the description even without the value, for example if the user has no right to read it.
         except (ClientError, Failure) as error:
             return {}, str(error)
     return {(named, row["name"]): row for row in rows}, None

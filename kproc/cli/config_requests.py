@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from kproc.broker.config import Setting
     from kproc.client import Client
 
-# Kafka's resource types.
+# Kafka's numbers of resource types (ConfigResource.Type).
 TOPIC, BROKER, LOGGERS, GROUP = 2, 4, 8, 32
 SET_ON_TOPIC: Final = 1
 """The source of a value that is set on the topic itself (DYNAMIC_TOPIC_CONFIG)."""
-# The sources of values in DescribeConfigs.
+# By number of a config source in DescribeConfigs: its name in the output.
 _SOURCES: Final = {
     SET_ON_TOPIC: "topic",
     2: "broker",
@@ -64,13 +64,13 @@ def all_settings(client: Client) -> list[dict[str, Any]]:
 
 
 def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
-    """Return the values of these settings of the broker. Settings that it hides or does not have are missing."""
+    """Return the broker's values of these settings by name. Settings that it hides or does not have are missing."""
     rows = read_configs(client, find_resource(client, None, None), names)
     return {row["name"]: row["value"] for row in rows if row["value"] is not None}
 
 
 def find_resource(client: Client, topic: str | None, group: str | None, *, loggers: bool = False) -> Resource:
-    """Return the resource of a topic, of a group, of the loggers, or else of the broker."""
+    """Return the resource of the topic, group or loggers that is given, or else of the broker."""
     from kproc.wire.header import ApiKey
 
     if (topic is not None) + (group is not None) + loggers > 1:
@@ -79,8 +79,7 @@ def find_resource(client: Client, topic: str | None, group: str | None, *, logge
         return topic_resource(topic)
     if group is not None:
         return Resource(GROUP, group)
-    # The name of a broker's resource is its node id, which only the broker knows. DescribeCluster is the smallest
-    # request that tells it.
+    # A broker's resource is named by its node id. DescribeCluster is the smallest request whose response has it.
     cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {})
     return Resource(LOGGERS if loggers else BROKER, str(cluster["controller_id"]))
 
@@ -88,7 +87,7 @@ def find_resource(client: Client, topic: str | None, group: str | None, *, logge
 def describe_configs(
     client: Client, resources: Iterable[Resource], names: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Return the rows of DescribeConfigs for resources: these settings, or all for None. A row can have an error."""
+    """Return DescribeConfigs' row of each resource, which can be an error. `names` of None requests all settings."""
     from kproc.wire.header import ApiKey
 
     wanted = [

@@ -1,4 +1,4 @@
-"""`kproc config get|set`: settings of the broker, of topics and of groups, and log levels, as they hold now."""
+"""`kproc config get|set`: shows and changes the present settings of the broker, topics and groups, and log levels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ app = typer.Typer(help="Show and change settings of a running broker.", no_args_
 
 
 def unset_option(complete: Callable[..., list[str]]) -> Any:
-    """Return the option that resets settings, with the names that a shell completes."""
+    """Return the option --unset, which resets settings. `complete` returns names for shell completion."""
     return typer.Option(
         "--unset",
         metavar="NAME",
@@ -201,7 +201,7 @@ def _warn_of_secrets(changes: list[dict[str, Any]]) -> None:
 
 
 def _changes_in(file: str | None) -> list[dict[str, Any]]:
-    """Return the changes for a file of NAME=VALUE lines, or for the standard input if it is `-`."""
+    """Return the changes in a file of NAME=VALUE lines, or in the standard input if `file` is `-`."""
     from kproc.broker.config.sources import parse_properties
 
     if file is None:
@@ -217,7 +217,10 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
 
 
 def _reject_unset_of_read_only(client: Client, resource: Resource, names: list[str] | None) -> None:
-    """Raise a Failure for a setting that only a start changes. The broker accepts such a removal, as Kafka does."""
+    """Raise a Failure if a setting to unset is read-only.
+
+    The broker itself, as Kafka, accepts such a request silently.
+    """
     if not names:
         return
     fixed = [row["name"] for row in read_configs(client, resource, names) if row["read_only"]]
@@ -228,7 +231,7 @@ def _reject_unset_of_read_only(client: Client, resource: Resource, names: list[s
 
 
 def _remark(row: dict[str, Any], *, has_reason: bool) -> str:
-    """Return the remarks on a setting: that it is read-only, or that it has no effect and, if asked for, why."""
+    """Return the remarks on a setting: read-only, or no effect. With `has_reason`, add the reason for no effect."""
     if row["no_effect"] and not has_reason:
         return "no effect"
     remarks = ["read-only"] if row["read_only"] else []
@@ -236,9 +239,9 @@ def _remark(row: dict[str, Any], *, has_reason: bool) -> str:
 
 
 def config_changes(option: str, settings: list[str] | None, unset: list[str] | None) -> list[dict[str, Any]]:
-    """Convert NAME=VALUE arguments and names to unset to changes for IncrementalAlterConfigs.
+    """Convert NAME=VALUE arguments, and names to unset, to changes for IncrementalAlterConfigs.
 
-    Any other argument is a usage error.
+    Raise a usage error for an argument without `=`.
     """
     changes: list[dict[str, Any]] = [
         {"name": name, "config_operation": _SET, "value": value}
@@ -247,7 +250,8 @@ def config_changes(option: str, settings: list[str] | None, unset: list[str] | N
     return changes + [{"name": name, "config_operation": _DELETE, "value": None} for name in unset or ()]
 
 
-# Settings by which records are deleted sooner if they are lowered, and those that delete records by their policy.
+# _RETENTION: settings that make the broker delete records sooner if they are lowered. _POLICIES: those that select what
+# deletes records.
 _RETENTION: Final = frozenset(
     (
         "retention.ms",
@@ -259,14 +263,14 @@ _RETENTION: Final = frozenset(
     )
 )
 _POLICIES: Final = frozenset(("cleanup.policy", "log.cleanup.policy"))
-# The source of a value that a client has set for a resource of this kind.
+# By kind of resource, the source that shows that a client has set the value for this resource.
 _CHOSEN_IN: Final = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
 
 
 def confirm_changes(
     client: Client, resource: Resource, changes: list[dict[str, Any]], consent: Consent, command: str
 ) -> None:
-    """Ask for a confirmation if one of the changes loses a setting's value, or can delete records."""
+    """Ask for a confirmation if a change resets a value that a client has set, or can delete records."""
     if not consent.needs_plan or consent.dry_run or resource.kind == LOGGERS:
         return
     names = [change["name"] for change in changes]
@@ -292,7 +296,7 @@ def _text(value: str | None) -> str:
 
 
 def _is_risky(resource: Resource, before: dict[str, Any], value: str | None) -> bool:
-    """Return True if a change to `value` loses a chosen value, or deletes records that the present value keeps."""
+    """Return True if a change to `value` loses a client's value, or deletes records that the present value keeps."""
     name, old = before["name"], before["value"]
     if value is None:
         return _is_chosen(resource, before)
@@ -311,7 +315,7 @@ def _listed(value: str) -> set[str]:
 
 
 def _limit(value: str | None) -> float:
-    """Parse a limit of retention. No value and -1 mean no limit."""
+    """Parse a retention limit in ms or bytes. An empty value and -1 mean no limit."""
     try:
         number = float(value) if value else -1.0
     except ValueError:

@@ -1,7 +1,7 @@
 """Consent to commands that destroy something: the options --yes and --dry-run, or a question on the terminal.
 
-Such a command first shows what it would do. On a terminal it then asks. A script gives --yes, because a command that
-waited for an answer there would hang, and one that did not ask would destroy data by a mistake in a variable.
+Such a command first shows what it would do. On a terminal it then asks. A script must give --yes: a question would make
+the script hang, and without --yes an error in a variable could destroy data.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Consent:
         """Ask for consent, unless --yes is given. Raise a Failure if the user declines."""
         if self.yes:
             return
-        # The command line does not say which broker a profile names.
+        # Show the profile in the question, because with a profile the command line does not show the broker's address.
         profile = profile_in_use()
         print_notes(f"{f'profile {profile}: ' if profile is not None else ''}{question} [y/N] ")
         answer = sys.stdin.readline()

@@ -1,6 +1,6 @@
 """`kproc consume TOPIC...`: records to stdout, read by confluent-kafka.
 
-Without --group partitions are assigned by hand and nothing is committed: reading twice shows the same records twice.
+Without --group the command assigns partitions itself and commits no offsets, so a second run shows the same records.
 consume_options.py has the options, record_copy.py the loop from reader to output.
 """
 
@@ -63,7 +63,7 @@ def consume(
         _check_coordinator(bootstrap, member.group)
     span = _span(bootstrap, topics, extent.where, until, partition, isolation)
     unserved = _check_unserved(bootstrap, span, follow=follow)
-    # A group begins at its own offsets.
+    # With --group reading begins at the group's committed offsets, so do not warn about --from.
     if member.group is None:
         _warn_beyond_end(extent, span)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
@@ -89,7 +89,8 @@ def _excluded_by_share(
         "--partition": bool(partition),
         "--from": extent.start != "beginning",
         "--until": extent.until is not None,
-        # Records that do not match would be lost to all other members.
+        # Reject filters: records that do not match would be acknowledged unseen, and other members would never get
+        # them.
         "--key": patterns.key is not None,
         "--grep": patterns.grep is not None,
         "--isolation": isolation is not Isolation.UNCOMMITTED,
@@ -120,14 +121,17 @@ def _consume_share(
 
 
 def _compile_template(template: str | None, topics: list[str]) -> Formatter:
-    """Compile --format. By default lines have the topic if there can be several."""
+    """Compile --format. The default format shows the topic if there can be several topics."""
     is_single = len(topics) == 1 and not is_topic_pattern(topics[0])
     default = r"%s\n" if is_single else r"%t\t%s\n"
     return compile_format(template or default, for_terminal=sys.stdout.isatty())
 
 
 def _found_topics(bootstrap: str, names: list[str]) -> list[str]:
-    """Return the names, with patterns replaced by the topics that they match. Internal topics match none."""
+    """Return the topic names, with patterns replaced by the topics that they match.
+
+    Patterns match no internal topics.
+    """
     if not any(map(is_topic_pattern, names)):
         return names
     from kproc.cli.common import topic_metadata
@@ -144,11 +148,12 @@ def _warn_beyond_end(extent: ReadRange, span: OffsetRange) -> None:
 
 
 def _start_beyond_end(start: str, where: Where, span: OffsetRange, *, follow: bool) -> str | None:
-    """Return a line if --from is behind the last record, so that a typing error does not look like an empty topic."""
+    """Return a warning if --from is beyond the last record. A typing error would otherwise look like an empty topic."""
     beyond = span.beyond
     if not beyond:
         return None
-    # A time is often later than the last record of some partition, so the other partitions must be empty, too.
+    # For a time, warn only if no partition has records to read, because a time is often later than the last record of
+    # some partitions.
     if not isinstance(where, int) and any(span.starts[each] < span.ends[each] for each in span.starts):
         return None
     (topic, number), end = max(beyond.items(), key=lambda each: each[1])
@@ -159,7 +164,7 @@ def _start_beyond_end(start: str, where: Where, span: OffsetRange, *, follow: bo
 
 
 def _check_coordinator(bootstrap: str, group: str) -> None:
-    """Raise a Failure if the log of the group's coordinator is offline: librdkafka would search for ever."""
+    """Raise a Failure if the log of the group's coordinator is offline, because librdkafka would retry for ever."""
     from kproc.cli.unserved import explain_coordinator
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
@@ -171,7 +176,7 @@ def _check_coordinator(bootstrap: str, group: str) -> None:
 
 
 def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[str]:
-    """Return a line for each partition that is not served. Raise a Failure if no other one can be read."""
+    """Return a line for each partition that is offline. Raise a Failure if all requested partitions are."""
     lines = list(explain_unserved(bootstrap, span.unserved).values())
     if lines and not span.starts:
         raise Failure("; ".join(lines))
@@ -184,7 +189,7 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
 def _source(
     topics: list[str], span: OffsetRange, member: GroupMembership, *, follow: bool, tells: bool
 ) -> RecordSource:
-    """Return what chooses the partitions to read: the group's coordinator, or without a group the user."""
+    """Return the source of the partitions to read: membership in the group, or without --group the user's choice."""
     from kproc.cli.group_member import GroupMember
     from kproc.cli.record_reader import Assigned, Progress
 
@@ -225,7 +230,7 @@ def _span(
     wanted: list[int] | None,
     isolation: Isolation,
 ) -> OffsetRange:
-    """Return the first and the last offset to read of each partition, from the broker itself."""
+    """Return the range of offsets to read of each partition, by ListOffsets requests to the broker."""
     from kproc.cli.record_reader import OffsetRange
     from kproc.cli.topics import checked_topics
     from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED

@@ -1,4 +1,4 @@
-"""The options of `kproc consume`, in groups: where to read, as whose member, and which records to print."""
+"""The options of `kproc consume`, in groups: range to read, group membership, and records to print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kproc.cli.positions import Where, parse_where
 
 
 class Isolation(StrEnum):
-    """Which records of transactions are shown."""
+    """The isolation level: show all records, or only those of committed transactions."""
 
     UNCOMMITTED = "read-uncommitted"
     COMMITTED = "read-committed"
@@ -95,8 +95,8 @@ Group = Annotated[
         autocompletion=complete_groups,
     ),
 ]
-# The default is the protocol that all brokers have. It does not convert a classic group, and a killed command leaves
-# its group within 10 s: the session timeout of the consumer protocol is the group's, 45 s by default.
+# The default is the classic protocol, which all brokers have. It does not convert a classic group, and its session
+# timeout of 10 s removes a killed command soon. In the consumer protocol the group's timeout applies, by default 45 s.
 Protocol = Annotated[
     GroupProtocol,
     typer.Option(
@@ -146,11 +146,11 @@ class ReadRange:
 
     @property
     def is_endless(self) -> bool:
-        """True if the command waits for more records at the end."""
+        """True if the command waits for new records when it has reached the end (--follow)."""
         return self.follow or self.where == "end"
 
     def parse_until(self) -> Where:
-        """Parse --until, by default the present end. It excludes following."""
+        """Parse --until, which is by default the present end. Raise a usage error if it is combined with --follow."""
         if self.until is None:
             return "end"
         until = parse_where("--until", self.until)
@@ -163,7 +163,7 @@ class ReadRange:
 
 @dataclass(frozen=True)
 class GroupMembership:
-    """The options of a member of a classic or consumer group. Without --group the command is no member."""
+    """The options of a member of a classic or consumer group. Without --group the command does not join a group."""
 
     group: Group = None
     protocol: Protocol = GroupProtocol.CLASSIC
@@ -194,11 +194,11 @@ class ShareMembership:
 
 @dataclass(frozen=True)
 class RecordPatterns:
-    """The options that choose records by their text."""
+    """The options --key and --grep, which select records by regular expressions."""
 
     key: KeyPattern = None
     grep: ValuePattern = None
 
     def compile(self) -> RecordFilter | None:
-        """Return a filter, or None if every record is printed."""
+        """Return the filter for records, or None if no pattern is given, so that every record is printed."""
         return RecordFilter(self.key, self.grep) if self.key is not None or self.grep is not None else None

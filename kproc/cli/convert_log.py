@@ -42,7 +42,7 @@ def convert_log(
 
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """Hold the lock of a data directory if it has one, because a running broker would write into the old files."""
+    """Lock a data directory that has a lock file, because a running broker would write into the files to convert."""
     from kproc.broker.supervisor.directory_lock import DirectoryInUse, locked_directory
 
     try:

@@ -1,4 +1,4 @@
-"""The texts of `kproc dev`: its banner, and the settings with which each client connects to that broker."""
+"""The output of `kproc dev`: its banner, and the settings with which clients of different libraries connect."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def banner(
 
 
 def _other_addresses(ready: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the first line does not say: listeners besides the first, and addresses that differ from theirs."""
+    """Yield (name, address) of everything that the banner's first line does not show.
+
+    These are further listeners, advertised addresses that differ, and the control, metrics and fault addresses.
+    """
     listeners = ready["listeners"]
     if len(listeners) > 1 or any(each["bound"] != each["advertised"] for each in listeners.values()):
         for name, listener in listeners.items():
@@ -63,12 +66,12 @@ def _other_addresses(ready: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_default(bootstrap: str) -> bool:
-    """Return True if commands connect to this address when no option names a broker."""
+    """Return True if commands connect to this address without the option --bootstrap."""
     try:
         connection = find_connection(None, None)
     except Failure:
         return False
-    # Another terminal may not have this one's variables.
+    # An address from an environment variable does not count, because another terminal may not have the variable.
     return connection.bootstrap == bootstrap and connection.source not in (
         BOOTSTRAP_VARIABLE,
         PROFILE_VARIABLE,
@@ -86,9 +89,9 @@ def _commands(topic: str | None) -> Sequence[str]:
 
 
 def client_lines(throwaway: Throwaway | None, bootstrap: str) -> str:
-    """Return a paragraph for each user, with its password. The passwords are valid only as long as this broker.
+    """Return a paragraph for each user, with its password. The passwords are valid only while this broker runs.
 
-    Without users and TLS there is one paragraph.
+    Without users and TLS, return one paragraph without credentials.
     """
     from kproc.client.security.settings import PLAINTEXT
 
@@ -111,7 +114,8 @@ def _lines(security: ClientSecurity, file: Path | None, bootstrap: str) -> Itera
     java = {"bootstrap.servers": bootstrap}
     librdkafka = {"bootstrap.servers": bootstrap}
     python: dict[str, Any] = {"bootstrap_servers": bootstrap}
-    # PLAINTEXT is the default of every client.
+    # Without a file the connection is PLAINTEXT, which every client uses by default, so no security settings are
+    # needed.
     if file is not None:
         java |= java_properties(security)
         librdkafka["security.protocol"] = security.protocol

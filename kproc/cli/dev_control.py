@@ -1,6 +1,6 @@
 """`kproc dev --control N`: the broker with the control API, by which tests in other languages make it misbehave.
 
-The broker runs in processes of its own, and this process owns it as a test owns a `kproc.Broker`. The control API
+The broker runs as a child process, which this process controls as a test controls a `kproc.Broker`. The control API
 therefore survives a restart of the broker.
 """
 
@@ -28,7 +28,7 @@ from kproc.embedded.process import BrokerProcess
 
 _POLL_MS: Final = 250
 """Interval between checks of the broker, which an operation can restart."""
-# A data directory of --set log.dirs can need a long recovery.
+# Longest start in ms. A data directory given by --set log.dirs can need a long recovery.
 _START_TIMEOUT_MS: Final = 600_000
 _STOP_TIMEOUT_MS: Final = 60_000
 _WRONG_USAGE: Final = 2  # The exit code of a broker that rejects a setting.
@@ -53,18 +53,18 @@ class DevBroker(Broker):
 
     @property
     def credentials(self) -> Throwaway | None:
-        """The certificates and users of --tls and --user."""
+        """The temporary certificates and users of --tls and --user, or None without these options."""
         return self._throwaway
 
     @property
     def directory(self) -> Path:
-        """The temporary directory. The end of the broker deletes it."""
+        """The broker's temporary directory, which is deleted when the broker ends."""
         assert self._process.directory is not None
         return self._process.directory
 
 
 class _ShownProcess(BrokerProcess):
-    """A broker process whose stderr is the terminal, and not a file."""
+    """A broker process whose standard error is the terminal instead of a log file."""
 
     def __init__(self, arguments: list[str], **timeouts: int) -> None:
         super().__init__(**timeouts)
@@ -99,7 +99,7 @@ class _EndSignals:
         os.eventfd_write(self._event, 1)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait for a signal. Return False after the timeout."""
+        """Wait for a signal or the end of the watched process. Return False if none came within `timeout_ms`."""
         return bool(self._poll.poll(timeout_ms))
 
 
@@ -118,7 +118,7 @@ class _Announcement:
         return {**self._broker.ready, **self._added}
 
     def update(self) -> None:
-        """Write the file, at the start and after each restart of the broker."""
+        """Write the ready file. Called at the start and after each restart of the broker."""
         if self._pid != self._broker.pid:
             self._pid = self._broker.pid
             if self._path is not None:
@@ -135,7 +135,7 @@ def run_with_control(
 
     topics: topics to create, with their numbers of partitions. 0 stands for num.partitions.
     """
-    # The command line disables the collector during the imports. This process can run for days, so enable it again.
+    # main() disables the garbage collector during the imports. Enable it, because this process can run for days.
     gc.enable()
     settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
     settings |= parse_assignments(given.settings or ())
@@ -163,7 +163,7 @@ def run_with_control(
         print_ready(shown, counts, broker.credentials, "log.dirs" not in settings)
         _wait_for_end(signals, control, announcement)
     except BrokerFailed as error:
-        # The broker has said on the terminal which setting is wrong.
+        # Keep the broker's exit code for wrong settings. The broker has already printed the reason on the terminal.
         code = _WRONG_USAGE if error.exit_code == _WRONG_USAGE else 1
         raise Failure(one_line(str(error)), exit_code=code) from error
     except RuntimeError as error:
@@ -175,7 +175,7 @@ def run_with_control(
 
 def _make_control(broker: DevBroker, port: str) -> ControlServer:
     """Create the control API with the token of KPROC_CONTROL_TOKEN, or with a random one."""
-    # Remove the variable, because the broker's processes inherit the environment and do not need the token.
+    # Remove the token from the environment, because the broker's processes would inherit it and do not need it.
     token = os.environ.pop(TOKEN_VARIABLE, None)
     try:
         return ControlServer(broker, port=int(port), token=token)
@@ -187,7 +187,7 @@ def _make_control(broker: DevBroker, port: str) -> ControlServer:
 
 
 def _wait_for_end(signals: _EndSignals, control: ControlServer, announcement: _Announcement) -> None:
-    """Return at a signal, or when the broker has ended while no operation runs that could start it again."""
+    """Wait until a signal arrives, or the broker has ended while no operation is in progress that could restart it."""
     try:
         while not signals.wait(_POLL_MS):
             with control.quiescent() as is_quiet:
@@ -206,5 +206,5 @@ def _stop(broker: Broker, control: ControlServer) -> None:
         raise Failure(one_line(str(error))) from error
     finally:
         control.close()
-        # An operation that was in progress can have started the broker again.
+        # Stop the broker again, because a control operation in progress may have restarted it meanwhile.
         broker.stop()

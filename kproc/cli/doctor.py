@@ -1,12 +1,12 @@
 """`kproc doctor`: collect an archive about a broker for a problem report, without records and secrets.
 
-It contains versions and limits, the settings without the hidden ones, status, metrics, the stacks of every role, the
-kernel's figures of each process, names and sizes of the files in the data directory (never their content), and the last
-lines of the log. Everything passes through `hidden` before it is written.
+The archive has versions and limits, the settings without secrets, status, metrics, the stacks of every role, the
+kernel's statistics of each process, names and sizes of the files in the data directory (never their content), and the
+last lines of the log. `hidden` removes secrets from each text before it is written.
 
-Root runs this command, and any user can answer at a port. Files and processes that the status names are therefore read
-only if the kernel confirms that they are the broker's (supervisor/broker_process.py), and then through descriptors
-instead of paths.
+Root may run this command, and any user of the host can listen at a port and pretend to be a broker. Files and processes
+that the status names are therefore read only if the kernel confirms that they are the broker's
+(supervisor/broker_process.py), and then through descriptors instead of paths.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LOG_BYTES_MAX: Final = 512 << 10
 _LOG_LINES_MAX: Final = 2000
 _FILES_MAX: Final = 20_000
-# A scrape of 10,000 partitions is about 10 MB.
+# Limit of the metrics' size. The metrics of 10,000 partitions have about 10 MB.
 _METRICS_BYTES_MAX: Final = 256 << 20
 _ROLE: Final = re.compile(r"[a-z]+-\d+")
 _OF_PROC: Final = ("status", "limits", "io", "schedstat", "wchan", "cgroup")
@@ -92,8 +92,8 @@ def doctor(
 def _open_private(path: Path) -> Iterator[BinaryIO]:
     """Write a new file that no other user can read, and move it to `path` when it is complete.
 
-    An existing file or link may belong to another user, so it is replaced and never written to. Anything else, such as
-    a device, is refused: root would take it from the host.
+    An existing file or link may belong to another user, so it is replaced and never written to. Raise a Failure for
+    anything else, such as a device, which root would delete from the host.
     """
     if path.exists() and not (path.is_file() or path.is_symlink()):
         raise Failure(f"{path} is not a regular file, so it is not replaced; name another file")
@@ -108,14 +108,14 @@ def _open_private(path: Path) -> Iterator[BinaryIO]:
 
 
 def hidden(text: str) -> str:
-    """Return the text without values whose names look like a secret's, and without the secrets of URLs."""
+    """Return the text without the values of settings whose names look like secrets, and without passwords in URLs."""
     from kproc.broker.config.values import without_url_secrets
 
     return _SECRET.sub(lambda found: f"{found.group(1)}(hidden)", without_url_secrets(text))
 
 
 class _DoctorReport:
-    """The archive's files of one broker."""
+    """Collects the files of the archive about one broker."""
 
     def __init__(self, bootstrap: str, log: Path | None) -> None:
         self._bootstrap = bootstrap
@@ -221,7 +221,8 @@ class _DoctorReport:
 
     def _make_files(self) -> str:
         broker, lines = self._broker(), list[str]()
-        # Walk from the descriptor, because the broker's path can lead elsewhere in our mount namespace.
+        # Walk from the verified descriptor of the data directory, because its path can lead elsewhere in our mount
+        # namespace.
         for directory, _, names, descriptor in os.fwalk(dir_fd=broker.directory):
             for name in sorted(names):
                 path = printable(os.path.normpath(broker.data / directory / name))
@@ -257,7 +258,7 @@ class _DoctorReport:
             role, pid = f"{row['role']}-{row['index']}", row["pid"]
             if not isinstance(pid, int) or pid in found:
                 continue
-            # Accept only plain names, because the role becomes a path in the archive.
+            # Accept only role names such as handler-0, because the name becomes part of a path in the archive.
             if _ROLE.fullmatch(role) and self._process.is_parent_of(pid):
                 found[pid] = role
             else:
@@ -266,8 +267,8 @@ class _DoctorReport:
 
 
 def _open_regular(path: Path) -> int:
-    """Open a file for reading; Failure if it is a FIFO, a device or a directory."""
-    # Without O_NONBLOCK the open of a FIFO would wait for a writer.
+    """Open a regular file for reading. Raise a Failure for a FIFO, a device or a directory."""
+    # With O_NONBLOCK the open of a FIFO does not wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

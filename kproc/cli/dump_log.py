@@ -1,4 +1,4 @@
-"""`kproc dump-log`: what is in a log's files, and whether it is whole; of kproc's directories and of Kafka's."""
+"""`kproc dump-log`: shows or verifies the content of a log's files, written by kproc or Kafka."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Paths = Annotated[
         metavar="PATH", help="Segment files, directories of partitions, or a whole data directory."
     ),
 ]
-# Decodes a record's key and value to JSON. Returns None for a type that it does not know.
+# Decodes a record's key and value to JSON. Returns None for a record type that it does not know.
 RecordFields = Callable[[bytes | None, bytes | None], tuple[Any, Any] | None]
-# Limit for one batch. A batch of a few kB can hold millions of records, and each takes a kilobyte here.
+# Limit of records shown of one batch. A batch of a few kB can hold millions of records, and each takes about 1 kB as
+# JSON.
 _RECORDS_SHOWN_MAX = 200_000
 _COLUMNS = (
     ("POSITION", "position"),
@@ -152,7 +153,8 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     from kproc.common.json_bytes import json_text
     from kproc.wire.record_batch import walk_batch
 
-    # Output of this command is pasted into reports, and the metadata log has passwords and keys in it.
+    # Hide secrets of the metadata log, which has passwords and keys, because users paste this command's output into
+    # reports.
     is_metadata = path.resolve().parent.name == METADATA_DIRECTORY
 
     try:
@@ -197,7 +199,7 @@ def _decoder_of(path: Path) -> RecordFields | None:
 
 
 def _decoded(decode: RecordFields, key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
-    """Return the key and the value of a coordinator's record as JSON; None if they cannot be decoded."""
+    """Return the key and the value of a coordinator's record as values for JSON, or None if they cannot be decoded."""
     from kproc.common.errors import Corrupt
 
     try:
@@ -233,7 +235,7 @@ def _print_entries(entries: list[dict[str, Any]]) -> None:
 
 
 def _line_text(shown: Any) -> str:
-    """Return a decoded key or value in one line, `name=value` for each field. Others stay as they are."""
+    """Format a decoded key or value in one line, `name=value` for each field. Return other texts unchanged."""
     if isinstance(shown, list):
         return "[" + " ".join(map(_line_text, shown)) + "]"
     if not isinstance(shown, dict) or "base64" in shown:

@@ -1,7 +1,8 @@
-"""Descriptions of groups of all protocols in one form, for `kproc group`.
+"""Requests the descriptions of groups of all protocols, and converts them to one form, for `kproc group`.
 
-A group of the consumer protocol (KIP-848) rebalances member by member. A member that waits for another one keeps its
-epoch and sends heartbeats, so nothing looks wrong. `add_waits` finds the members for whom it waits.
+A group of the consumer protocol (KIP-848) rebalances member by member. A member that waits for another one to give up
+partitions only keeps its epoch and sends heartbeats, so the wait is not visible. `add_waits` finds the members for
+which each member waits.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ if TYPE_CHECKING:
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-# The epoch of a static member that has stopped, and whose partitions wait for its return.
+# KIP-848: the member epoch of a static member that has left temporarily. It keeps its partitions until its session
+# timeout.
 AWAY_EPOCH: Final = -2
 
 
 def call_describe_groups(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the description of each group by name. A row with a non-zero `error_code` has no other figures.
+    """Return the description of each group by name. A row with a non-zero `error_code` has no other fields.
 
-    DescribeGroups finds classic groups only. Requests of the newer protocols describe the others, if the broker has
-    such requests.
+    DescribeGroups finds classic groups only. Groups of newer protocols are described by the requests of their protocol,
+    if the broker has these.
     """
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": names})
     rows = {row["group_id"]: _from_classic(row) for row in answer["groups"]}
-    # Each request finds only the groups of its own protocol.
+    # Request the groups that DescribeGroups has not found. Each request finds only groups of its own protocol.
     for key, convert in (
         (ApiKey.CONSUMER_GROUP_DESCRIBE, _from_consumer),
         (ApiKey.SHARE_GROUP_DESCRIBE, _from_share),
@@ -45,27 +47,28 @@ def call_describe_groups(client: Client, names: list[str]) -> dict[str, dict[str
             rows.update(
                 (row["group_id"], convert(row))
                 for row in client.call_latest(key, {"group_ids": missing})["groups"]
-                # The first answer says why there is no such group, and in the words of the broker.
+                # If no request finds a group, keep the row of DescribeGroups, whose message is the broker's reason.
                 if not _is_not_found(row["error_code"])
             )
     return rows
 
 
 def is_unknown(row: Mapping[str, Any]) -> bool:
-    """Return True if the broker has no such group."""
-    # KIP-1043: brokers before it describe a group that does not exist as dead, and without an error.
+    """Return True if the description says that the group does not exist."""
+    # Brokers before KIP-1043 describe a missing group as Dead, without an error.
     return _is_not_found(row["error_code"]) or (not row["error_code"] and row["state"] == "Dead")
 
 
 def _is_not_found(code: int) -> bool:
     from kproc.common.errors import ErrorCode
 
-    # A broker whose feature for a group protocol is 0 rejects the description of such groups.
+    # A broker on which a group protocol is disabled (feature level 0) answers UNSUPPORTED_VERSION, so it has no such
+    # groups.
     return code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _from_classic(row: Mapping[str, Any]) -> dict[str, Any]:
-    # Other protocol types than consumer (Connect, Schema Registry) have assignments of other formats.
+    # Decode assignments only of protocol type consumer. Connect and Schema Registry have other formats.
     has_partitions = row["protocol_type"] == "consumer"
     return {
         "group": row["group_id"],
@@ -91,7 +94,8 @@ def _from_classic(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_consumer(row: Mapping[str, Any]) -> dict[str, Any]:
-    # Version 1 tells the type of a member (KIP-1099): 0 for one of the classic protocol.
+    # ConsumerGroupDescribe v1 has the type of a member (KIP-1099): 0 for the classic protocol, 1 for the consumer
+    # protocol.
     types = {0: CLASSIC, 1: CONSUMER}
     description = {
         "group": row["group_id"],
@@ -157,11 +161,11 @@ def _partitions(assignment: Mapping[str, Any]) -> list[Partition]:
 
 
 def add_waits(members: list[dict[str, Any]], assignment_epoch: int) -> None:
-    """Add to each member its `waits`: pairs of a partition of its target that it lacks, and the members who have it.
+    """Add `waits` to each member: pairs of a target partition that it lacks, and the members that can still have it.
 
-    The broker does not show a partition that a member was told to give up and that it has not confirmed. Then the
-    members whose epoch is behind the assignment are named, because only they can have it. A partition that nobody has
-    is free, and the member gets it with its next heartbeat.
+    The broker does not show a partition that a member must give up but has not confirmed yet. For such a partition all
+    members whose epoch is behind the assignment epoch are listed, because only they can have it. If there are none, the
+    partition is free, and the member gets it with its next heartbeat.
     """
     owners = {partition: member["member_id"] for member in members for partition in member["assignment"]}
     behind = [each["member_id"] for each in members if 0 < each["member_epoch"] < assignment_epoch]
@@ -179,12 +183,12 @@ def add_waits(members: list[dict[str, Any]], assignment_epoch: int) -> None:
 
 
 def assigned_members(description: Mapping[str, Any]) -> dict[Partition, dict[str, Any]]:
-    """Return the member that reads each partition."""
+    """Return by partition the member that reads it."""
     return {partition: member for member in description["members"] for partition in member["assignment"]}
 
 
 def member_as_json(member: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a member for JSON, in which a partition is `topic-number`."""
+    """Return a member as a dict for JSON, with partitions as `topic-number`."""
     fields = {**member, "assignment": _names(member["assignment"])}
     if "target" in member:
         fields["target"] = _names(member["target"])
@@ -205,7 +209,9 @@ def partition_name(partition: Partition) -> str:
 
 
 def parse_assignment(data: bytes) -> list[Partition]:
-    """Parse a member's ConsumerProtocolAssignment and return its partitions. Another protocol gives none.
+    """Parse a member's ConsumerProtocolAssignment and return its partitions.
+
+    Return an empty list for data in another format.
 
     int16 version, int32 count of topics, each an int16-length name, an int32 count and int32 partitions.
     """

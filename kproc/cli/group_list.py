@@ -36,8 +36,8 @@ from kproc.common.reading import LATEST
 if TYPE_CHECKING:
     from kproc.client import Client
 
-# The classic protocol has the two rebalances. The newer protocols have Assigning and Reconciling, and only streams
-# groups have NotReady.
+# The states of groups. The classic protocol has the two rebalance states, the newer protocols have Assigning and
+# Reconciling, and only streams groups have NotReady.
 STATES: Final = (
     "Empty",
     "NotReady",
@@ -101,7 +101,10 @@ def list_groups(
 
 
 def listed_groups(client: Client, states: list[str]) -> list[dict[str, Any]]:
-    """Return a row for each group in one of these states, or for all groups, without members and lags."""
+    """Return a row for each group in one of `states`, or for all groups if `states` is empty.
+
+    Without members and lags.
+    """
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": states, "types_filter": []})
@@ -122,7 +125,7 @@ def listed_groups(client: Client, states: list[str]) -> list[dict[str, Any]]:
 
 
 def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
-    """Sort the rows in place. Rows without the figure come last, and equal ones are in the order of their names."""
+    """Sort the rows in place. Rows without a value in the column come last, and equal rows are sorted by name."""
     rows.sort(key=lambda row: str(row["group"]))
     if order is GroupOrder.STATE:
         rows.sort(key=lambda row: row["state"] or "")
@@ -133,7 +136,7 @@ def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
 
 
 def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> dict[str, list[Position]]:
-    """Add the lags to the rows. Return by group the positions that have a lag. Two requests serve all groups."""
+    """Add the lags to the rows. Return by group the committed positions that lag. Uses two requests for all groups."""
     from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
@@ -168,12 +171,12 @@ def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> 
 
 
 def add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
-    """Add the number of members to the rows. One request for each protocol serves all groups."""
+    """Add the number of members to the rows. Uses one request for each group protocol."""
     from kproc.wire.header import ApiKey
 
     if not rows:
         return
-    # Groups of the newer protocols are described by requests of their own.
+    # By group type, the request that describes groups of that newer protocol. DescribeGroups covers classic groups.
     requests = {
         CONSUMER: ApiKey.CONSUMER_GROUP_DESCRIBE,
         SHARE: ApiKey.SHARE_GROUP_DESCRIBE,
@@ -199,9 +202,9 @@ def add_ages(
     gaps: Gaps,
     known: Mapping[Position, int] | None = None,
 ) -> dict[Position, int]:
-    """Add the time of the oldest record that is not committed, for the groups with the largest lags first.
+    """Add the time of the oldest uncommitted record to each row. Groups with the largest lags are read first.
 
-    Return the times of the records by position. Those in `known` are not read again.
+    Return the times of the records by position. Times in `known` are not read again.
     """
     from kproc.wire.header import ApiKey
 

@@ -1,7 +1,7 @@
 """`kproc consume --group`: a member of a group, which reads its assigned partitions from their committed offsets.
 
 The offsets of printed records are committed once a second, before a partition goes to another member, and at the end.
-If a member is killed, another one shows at most the records of that second again.
+If a member is killed, the member that gets its partitions prints at most the records of the last second again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBERS_SHOWN: Final = 8
 class GroupMember:
     """A member of the group that `kproc consume --group` joins.
 
-    A partition without a committed offset begins at its start of the span.
+    Reading of a partition without a committed offset begins at the start offset of `span`.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class GroupMember:
         self.progress = progress
         self.settings: Mapping[str, Any] = {
             "group.id": group,
-            # In the consumer protocol the session timeout is a config of the group, and librdkafka rejects it here.
+            # Set no session timeout for the consumer protocol: it is a config of the group on the broker, and
+            # librdkafka rejects it in the client.
             **(
                 {"group.protocol": "consumer"}
                 if has_consumer_protocol
@@ -66,7 +67,7 @@ class GroupMember:
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def on_printed(self, records: Sequence[Consumed]) -> None:
-        """Allow the commit of these records' offsets, because they were printed."""
+        """Store the offsets after these printed records, so that librdkafka commits them."""
         after = {(record.topic, record.partition): record.offset + 1 for record in records}
         for partition, offset in after.items():
             self.on_skipped(partition, offset)
@@ -75,7 +76,7 @@ class GroupMember:
         return self._assigned.get(partition, -1)
 
     def on_skipped(self, partition: Partition, offset: int) -> None:
-        """Allow the commit of everything before this offset."""
+        """Store this offset, so that librdkafka commits it."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         try:
@@ -83,7 +84,8 @@ class GroupMember:
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
                 raise Failure(f"{self._group}: {_words(error)}") from error
-            # The partition went to another member while we printed. That member shows these records again.
+            # Ignore _STATE: the partition was reassigned to another member while we printed, and that member prints the
+            # records again.
 
     def permanent_error(self, error: Any) -> str | None:
         """Return the message for a permanent error of the group, or None. librdkafka retries the others."""
@@ -144,8 +146,8 @@ class GroupMember:
                 begun += [each] if each.offset >= 0 else []
         assigned = {(each.topic, each.partition): each.offset for each in partitions}
         if self._has_consumer_protocol:
-            # The member keeps its other partitions during the rebalance. librdkafka also calls this without new ones,
-            # after a revocation.
+            # In the consumer protocol the member keeps its other partitions during the rebalance, so add the new ones.
+            # After a revocation librdkafka calls this without new ones.
             self._assigned |= assigned
             consumer.incremental_assign(partitions)
         else:
@@ -153,8 +155,8 @@ class GroupMember:
             consumer.assign(partitions)
         self.progress.add(_pairs(partitions))
         if begun:
-            # Commit the first position, as Java's consumer does. The next member then begins there even if no record
-            # has come meanwhile.
+            # Commit the start position of partitions without a committed offset, as Java's consumer does. The next
+            # member then begins there even if no record was read.
             consumer.commit(offsets=begun, asynchronous=True)
         self._print_partitions(self._assigned)
 
@@ -165,7 +167,10 @@ class GroupMember:
             self._assigned.pop(partition, None)
 
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
-        """Report a failed commit, once for each reason. A later commit covers the records, or they are shown again."""
+        """Report a failed commit, once for each reason.
+
+        A later commit includes its offsets, or records are printed again.
+        """
         from confluent_kafka import KafkaError
 
         from kproc.cli.record_sender import describe_error
@@ -198,7 +203,7 @@ class GroupMember:
         )
 
     def _print_note(self, words: str) -> None:
-        """Print a note on the group, if a person is to see it."""
+        """Print a note about the group if output and standard error are terminals."""
         if self._tells:
             print_note(f"kproc: group {self._group} {words}")
 

@@ -36,7 +36,7 @@ from kproc.common.json_bytes import json_text
 
 Fields = dict[str, Any]
 
-# The names of Kafka's schemas, by which people look them up.
+# By type of record: the name of its schema in Kafka, which users can look up.
 _CONSUMER_TYPES: Final = {
     ConsumerRecordType.GROUP: "ConsumerGroupMetadata",
     ConsumerRecordType.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
@@ -66,7 +66,7 @@ _RECORD_STATES: Final = frozenset(map(int, RecordState))
 
 
 def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
-    """Return the key and the value of a record; None for a type that kproc does not know. Raises Corrupt."""
+    """Return key and value of a record of `__consumer_offsets`, or None for an unknown type. Raises Corrupt."""
     if key is not None and CONSUMER_RECORDS.has(key):
         record_key, content = CONSUMER_RECORDS.decode(key, value)
         fields: Fields = {
@@ -108,7 +108,7 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
 
 
 def share_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
-    """Return the key and the value of a share partition's record, as `group_record_fields` does."""
+    """Return key and value of a record of `__share_group_state`, as `group_record_fields` does."""
     try:
         (group_id, topic_id, partition), content = decode_share_record(key, value)
     except UnknownShareRecord:
@@ -119,7 +119,7 @@ def share_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
 
 
 def _share_batch(batch: StateBatch) -> Fields:
-    """Return a batch of records with the name of its delivery state, or the number of an unknown one."""
+    """Return a state batch of a share partition with the name of its delivery state, or its number if it is unknown."""
     state = RecordState(batch.state).name if batch.state in _RECORD_STATES else batch.state
     return {"first": batch.first, "last": batch.last, "state": state, "delivery_count": batch.delivery_count}
 
@@ -167,7 +167,10 @@ def _tasks(tasks: MemberTasks) -> Fields:
 
 
 def _owned_tasks(tasks: OwnedTasks) -> Fields:
-    """Return role -> subtopology -> partitions. Active tasks have the epochs at which the member got them."""
+    """Return role -> subtopology -> partitions.
+
+    For active tasks, partition -> epoch at which the member got the task.
+    """
     active: dict[str, dict[str, int]] = {}
     for (subtopology_id, partition), epoch in sorted(tasks.active.items()):
         active.setdefault(subtopology_id, {})[str(partition)] = epoch
@@ -214,7 +217,7 @@ def _owned(owned: OwnedPartitions) -> dict[str, dict[str, int]]:
 
 
 def _plain(value: msgspec.Struct) -> Fields:
-    """Return the fields of a struct whose only ids of topics are in `topic_id`."""
+    """Return the fields of a struct, with the UUID of the field `topic_id`, if it has one, as text."""
     fields: Fields = {}
     for name, field in msgspec.structs.asdict(value).items():
         if name == "topic_id":

@@ -1,4 +1,4 @@
-"""`kproc group seek`: move the committed or start offsets of a group without members."""
+"""`kproc group seek`: changes the committed or start offsets of a group without members."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _print_seek(
 
 
 def _start_offsets(client: Client, group: str) -> dict[Partition, int | None]:
-    """Return the start offset of each partition of a share group. None if it has not read the partition yet."""
+    """Return the start offset of each partition of a share group. None if the group has not read the partition yet."""
     return {
         partition: row["start_offset"] for partition, row in start_offsets(client, [group])[group].items()
     }
@@ -137,7 +137,7 @@ def _start_offsets(client: Client, group: str) -> dict[Partition, int | None]:
 def _chosen(
     client: Client, topics: list[str] | None, committed: Mapping[Partition, int | None]
 ) -> dict[str, list[int]]:
-    """Return the partitions to move, by topic."""
+    """Return the partition numbers whose offsets are to be changed, by topic."""
     from kproc.client.requests import numbers_by_topic
 
     if not topics:
@@ -167,9 +167,11 @@ def _targets(
     shift: int | None,
     errors: dict[Partition, str],
 ) -> list[dict[str, Any]]:
-    """Return the old and new offset of each partition. The new one lies between the log's start and end.
+    """Return the old and new offset of each partition.
 
-    Partitions that are not served are added to `errors`.
+    The new offset is limited to the range from the log's start to its end.
+
+    Offline partitions are added to `errors`.
     """
     rows: list[dict[str, Any]] = []
     for topic, numbers in partitions.items():
@@ -182,19 +184,19 @@ def _targets(
                     raise Failure(
                         f"{topic}-{number}: no offset is committed, so --shift cannot move it; use --to"
                     )
-                # Keep within the log, because a consumer that begins outside of it goes where its auto.offset.reset
-                # says.
+                # Limit the new offset to the log's range, because a consumer outside of it would start by its
+                # auto.offset.reset.
                 new = positions.at(number, old + shift)
             rows.append({"topic": topic, "partition": number, "committed": old, "new": new})
     return rows
 
 
 def _create_coordinator(client: Client, group: str) -> None:
-    """Look up the group's coordinator. That creates a missing __consumer_offsets, as in Kafka."""
+    """Look up the group's coordinator, because the look-up creates a missing __consumer_offsets, as in Kafka."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
-    # Version 4 replaces the field `key` by a list of keys (KIP-699).
+    # FindCoordinator v4 replaces the field `key` by a list of keys (KIP-699).
     fields = {"key": group, "key_type": _GROUP_KEY}
     end_s = time.monotonic() + _COORDINATOR_S
     while True:
@@ -215,8 +217,8 @@ def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
     offsets = {(row["topic"], row["partition"]): row["new"] for row in rows}
     answer = client.call_latest(ApiKey.OFFSET_COMMIT, commit_fields(group, offsets))
     codes = {row["error_code"] for topic in answer["topics"] for row in topic["partitions"]} - {0}
-    # The commit names no member, which a group with members rejects: its members would overwrite the offsets, or not
-    # notice them.
+    # OffsetCommit without a member id is rejected with UNKNOWN_MEMBER_ID if the group has members, which would
+    # overwrite or ignore the new offsets.
     if ErrorCode.UNKNOWN_MEMBER_ID in codes:
         raise Failure(f"group {group} has members: stop its consumers first")
     if codes:

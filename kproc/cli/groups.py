@@ -141,7 +141,7 @@ def _facts(group: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_members(members: list[dict[str, Any]]) -> None:
-    """Print the members of a consumer group, and for whom they wait."""
+    """Print the members of a consumer group, and the members for which they wait."""
     print_table(
         ("MEMBER", "EPOCH", "OWNS", "TARGET", "SUBSCRIPTION", "TYPE", "CLIENT", "HOST", "INSTANCE"),
         [
@@ -172,7 +172,7 @@ def _print_waits(members: list[dict[str, Any]]) -> None:
 def _wait_lines(members: list[dict[str, Any]]) -> Iterator[str]:
     away = {each["member_id"] for each in members if each["member_epoch"] == AWAY_EPOCH}
     for member in members:
-        # Partitions for which the member waits in the same way share a line.
+        # Print one line for all partitions that the same members must give up.
         waits: dict[tuple[str, ...], list[str]] = {}
         for wait in member["waits_for"]:
             waits.setdefault(tuple(wait["members"]), []).append(wait["partition"])
@@ -199,7 +199,7 @@ def describe_groups(
 ) -> list[dict[str, Any]]:
     """Return each group's state and members, and for each partition the committed offset, the end and the lag.
 
-    Partitions that are not served have no end and are added to `errors`.
+    Offline partitions have no end and are added to `errors`.
     """
     names = list(described)
     committed = committed_offsets(client, names) if names else {}
@@ -234,7 +234,10 @@ def described_groups(
 
 
 def has_no_groups(client: Client) -> bool:
-    """Return True if no group has ever used the broker. It answers NOT_COORDINATOR then."""
+    """Return True if __consumer_offsets does not exist, because no group has ever used the broker.
+
+    Without it, requests about groups get NOT_COORDINATOR.
+    """
     from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 
     return lacks_coordinators(client, GROUP_METADATA_TOPIC)
@@ -245,9 +248,9 @@ def committed_offsets(
 ) -> dict[str, dict[Partition, int]]:
     """Return the committed offset of each partition, by group.
 
-    Groups with an error are added to `refused` with its code. Without it they raise a Failure.
+    Groups with an error are added to `refused` with the error code. If `refused` is None, raise a Failure instead.
     """
-    # KIP-709: one request for all groups. Null asks for every topic that a group has committed offsets of.
+    # KIP-709: OffsetFetch for several groups. Null topics request every topic for which a group has committed offsets.
     groups = [{"group_id": name, "topics": None} for name in names]
     return {
         name: {
@@ -260,7 +263,7 @@ def committed_offsets(
 
 
 def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> dict[str, set[Partition]]:
-    """Return the partitions with an uncommitted offset of an open transaction, by group (UNSTABLE_OFFSET_COMMIT)."""
+    """Return by group the partitions with an offset in an open transaction (UNSTABLE_OFFSET_COMMIT)."""
     from kproc.client.requests import numbers_by_topic
     from kproc.common.errors import ErrorCode
 
@@ -282,7 +285,10 @@ def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> 
 def _fetched_offsets(
     client: Client, groups: list[dict[str, Any]], refused: dict[str, int] | None, *, require_stable: bool
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
-    """Return the rows of OffsetFetch by group and partition. `refused` is the one of `committed_offsets`."""
+    """Return the rows of OffsetFetch by group and partition.
+
+    `refused` has the meaning that `committed_offsets` describes.
+    """
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
@@ -383,7 +389,7 @@ _DELETION = "{result} {group} (partitions with offsets: {offsets})"
 
 
 def _deletions(client: Client, bootstrap: str, groups: list[str]) -> list[dict[str, Any]]:
-    """Return what a deletion of these groups would delete. Raise a Failure if one of them cannot be deleted."""
+    """Return a row for each group with what its deletion would delete. Raise a Failure if a group cannot be deleted."""
     names = list(dict.fromkeys(groups))
     rows, refusals = described_groups(client, bootstrap, names)
     refusals += [f"{name}: {_HAS_MEMBERS}" for name, row in rows.items() if row["members"]]

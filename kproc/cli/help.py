@@ -1,7 +1,7 @@
 """Help texts and usage errors of all commands: plain placeholders, whole summaries, groups and examples.
 
-The library behind the commands shows types of Python (`<int range>`), cuts summaries at the width of the terminal, and
-reports wrong values in the words of a validation library. This module reads the declarations of the options instead.
+typer shows Python types (`<int range>`), truncates summaries at the width of the terminal, and reports wrong values in
+the words of a validation library. This module builds the texts from the declarations of the options instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNBOUNDED: Final = 2**31 // 1000 - 1
 
 
 class Declaration(NamedTuple):
-    """An option or argument as its command declares it."""
+    """The declaration of an option or argument in its command's function."""
 
     kind: Any
     minimum: float | None
@@ -45,23 +45,23 @@ class Declaration(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the values that are allowed, or () if it takes any."""
+        """Return the allowed values, or () if the option accepts any value."""
         if isinstance(self.kind, type) and issubclass(self.kind, Enum):
             return tuple(str(each.value) for each in self.kind)
         return ()
 
 
 class _HelpTexts:
-    """The part of the help that commands and groups have in common."""
+    """Parts of the help that are the same for commands and groups of commands."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words behind the command's name in the usage line."""
+        """Return the words after the command's name in the usage line."""
         command: Any = self
         arguments = [_argument_name(each) for each in command.get_params(ctx) if _is_argument(each)]
         return ["[OPTIONS]", *arguments]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the options and the examples."""
+        """Write the sections of arguments, options and examples."""
         _write_parameters(self, ctx, formatter)
         _write_examples(ctx, formatter)
 
@@ -74,11 +74,11 @@ class HelpGroup(_HelpTexts, TyperGroup):
     """A group of commands with plain help."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words behind the group's name in the usage line."""
+        """Return the words after the group's name in the usage line."""
         return [*super().collect_usage_pieces(ctx), "COMMAND ..."]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands first, because a reader of a group's help looks for one."""
+        """Write the commands before the options, because a reader of a group's help looks for a command."""
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
 
@@ -102,7 +102,7 @@ def summary(command: Any) -> str:
 
 
 def declaration(command: Any, parameter: Any) -> Declaration:
-    """Return what the command's function declares about a parameter."""
+    """Return the declaration of a parameter in the command's function."""
     declared: Any = None
     if command.callback is not None:
         declared = inspect.signature(command.callback, eval_str=True).parameters.get(parameter.name)
@@ -142,10 +142,13 @@ def placeholder(command: Any, parameter: Any) -> str:
 
 
 def rejected_value(error: Exception, arguments: Sequence[str]) -> str | None:
-    """Say which value is expected, without a validation library's words. None: the error has words of its own."""
+    """Return a message about a wrong value that says which values are expected.
+
+    Return None for other errors, whose own message is used.
+    """
     parameter = getattr(error, "param", None)
     context = getattr(error, "ctx", None)
-    # Subclasses, such as the error for a missing argument, have a text of their own.
+    # Keep the text of subclasses of BadParameter, such as the error for a missing argument.
     if type(error).__name__ != "BadParameter" or parameter is None or context is None:
         return None
     expected = _expected(declaration(context.command, parameter))
@@ -235,7 +238,8 @@ def _description(command: Any, parameter: Any) -> str:
     text = str(getattr(parameter, "help", None) or "")
     if not notes:
         return text
-    # A text that ends with a note of its own, such as a default in words, gets one pair of brackets.
+    # If the help text already ends with a note in brackets, such as a default in words, add the notes inside the same
+    # brackets.
     start = f"{text[:-1]}; " if text.endswith("]") else f"{text}  ["
     return f"{start}{'; '.join(notes)}]"
 
@@ -249,7 +253,7 @@ def _default_text(default: Any) -> str:
 
 
 def _limits(declared: Declaration, *, is_whole: bool) -> str:
-    """Return the range in words. `is_whole`: name limits of the protocol, too."""
+    """Return the option's range in words. With `is_whole`, also name limits that come from the protocol."""
     low, high = declared.minimum, declared.maximum
     if high is not None and high >= _UNBOUNDED and not is_whole:
         high = None

@@ -17,7 +17,7 @@ _YEAR_MS: Final = 365 * _DAY_MS
 def format_bytes(count: float) -> str:
     """Format a number of bytes with a binary unit: 999 B, 1.2 KiB, 15 MiB."""
     at = 0
-    # From 1023.5 on a number would be rounded to the next unit.
+    # Use the next unit from 1023.5 on, because the number would be shown rounded to 1024 of the smaller unit.
     while abs(count) >= 1023.5 and at < len(_UNITS) - 1:
         count /= 1024
         at += 1
@@ -26,7 +26,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_duration(ms: float) -> str:
-    """Format a duration as kubectl does: with one or two units, as precise as a reader needs: 95s, 5m32s, 3h7m, 8d."""
+    """Format a duration as kubectl does: with one or two units, less precise for longer times: 95s, 5m32s, 3h7m, 8d."""
     ms = max(0, int(ms))
     if ms < 2 * _MINUTE_MS:
         return f"{ms // _SECOND_MS}s"
@@ -51,7 +51,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def is_quantity(text: str) -> bool:
-    """Return True for a number, or for a text that a function of this module has made of one."""
+    """Return True if the text is a number, or a size, duration or count in the formats of this module."""
     return _QUANTITY.fullmatch(text) is not None
 
 

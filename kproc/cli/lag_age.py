@@ -15,29 +15,31 @@ from kproc.common.reading import EARLIEST
 if TYPE_CHECKING:
     from kproc.client import Client
 
-# A partition and an offset in it.
+# (partition, offset): the position of a record.
 Position = tuple[Partition, int]
 
 POSITIONS_MAX: Final = 3000
 """Limit of records that one command reads. A busy broker may have many more partitions with a lag."""
-# Clients' default batch.size, and some bytes for the header of the batch.
+# Bytes to fetch of each partition: the default batch.size of clients and the batch header.
 _PARTITION_BYTES: Final = (16 << 10) + 512
 _PARTITIONS_AT_ONCE: Final = 200
-# Batches above _PARTITION_BYTES need a request each, because only the first batch of a response may exceed the limit.
+# Limit of larger batches to read. Each needs its own request, because only the first batch of a Fetch response may
+# exceed the limits.
 _LARGE_MAX: Final = 100
 
 
 def record_times(client: Client, positions: Sequence[Position]) -> dict[Position, int]:
-    """Return the time in ms of the first record at or after each position. Positions that cannot be read are left out.
+    """Return the time in ms of the first record at or after each position. Positions that cannot be read are omitted.
 
-    At most POSITIONS_MAX are read, the first ones.
+    Only the first POSITIONS_MAX positions are read.
     """
     wanted = list(dict.fromkeys(positions))[:POSITIONS_MAX]
     times: dict[Position, int] = {}
     deleted: list[Position] = []
     for chunk in _chunks(wanted):
         _fetch(client, chunk, times, deleted)
-    # Retention has deleted these records. The oldest ones that are left are younger, but not committed either.
+    # Retention has deleted the records at these positions. Use the oldest remaining record, which is not committed
+    # either.
     starts = find_offsets(client, {partition: EARLIEST for partition, _ in deleted}, {})
     moved = {each: (each[0], starts[each[0]].offset) for each in deleted if each[0] in starts}
     for chunk in _chunks(list(dict.fromkeys(moved.values()))):
@@ -49,7 +51,7 @@ def record_times(client: Client, positions: Sequence[Position]) -> dict[Position
 
 
 def _chunks(positions: Sequence[Position]) -> Iterator[list[Position]]:
-    """Divide positions into requests of at most _PARTITIONS_AT_ONCE. No request names a partition twice."""
+    """Divide positions into requests of at most _PARTITIONS_AT_ONCE. No request has a partition twice."""
     rounds: list[list[Position]] = []
     times: dict[Partition, int] = {}
     for each in positions:
@@ -66,7 +68,10 @@ def _chunks(positions: Sequence[Position]) -> Iterator[list[Position]]:
 def _fetch(
     client: Client, positions: list[Position], times: dict[Position, int], deleted: list[Position]
 ) -> None:
-    """Fetch a batch at each position. Add the times of its records, and the positions below the start of their log."""
+    """Fetch a batch at each position.
+
+    Add the records' times to `times`, and positions below the log's start to `deleted`.
+    """
     from kproc.client.requests import FetchLimits, fetch_many_fields
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
@@ -87,7 +92,7 @@ def _fetch(
 def time_of(content: bytes, offset: int) -> int | None:
     """Return the time in ms of the first record at or after an offset, or None if there is none in these batches.
 
-    A batch that is incomplete or cannot be read counts with the time of its first record.
+    For a batch that is incomplete or cannot be decoded, use the base timestamp of its header.
     """
     from kproc.common.errors import KafkaError, ProtocolError
     from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT

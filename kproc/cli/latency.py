@@ -1,6 +1,7 @@
 """`kproc latency`: round trips to a running broker, one at a time, with percentiles.
 
-The client's own part of each time is measured by the same code against a socket pair whose answer is there already.
+The time that the client itself takes is measured by the same code against a socket pair in which the response is
+already waiting.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RequestName(StrEnum):
 
 
 class RoundTripProbe(Protocol):
-    """One kind of round trip. `prepare` is called before the pause in front of each `measure`."""
+    """One kind of round trip. Before each `measure` there is a pause, and before the pause `prepare` is called."""
 
     name: str
 
@@ -157,7 +158,7 @@ def latency(
 def _sample(
     probe: RoundTripProbe, seconds: float, count: int | None, interval_s: float
 ) -> tuple[Percentiles, float, bool]:
-    """Return the times, the duration in seconds, and True if Ctrl-C has ended it."""
+    """Return (measured times, duration in seconds, True if Ctrl-C ended the measurement)."""
     from kproc.tools.perf.percentiles import Percentiles
 
     times, line = Percentiles(), LiveLine()
@@ -222,7 +223,7 @@ def _show(
     )
 
 
-# -- what is measured
+# -- the probes
 
 
 class _RequestProbe:
@@ -284,7 +285,7 @@ class _ProduceProbe:
     def __init__(self, client: Client, topic: str, partition: int, size: int, acks: Acks) -> None:
         from kproc.tools.perf.round_trip import ACKS, equal_records, produce_request
 
-        # A consumer recognises our record among others by these bytes. They are text for whoever prints the topic.
+        # Random text at the start of our record's value, by which our consumer recognises the record among others'.
         self.stamp = secrets.token_hex(_STAMP_BYTES // 2).encode()
         batch = equal_records(1, self.stamp.ljust(size, b"x"))
         self.request = produce_request(client, topic, partition, batch, ACKS[acks])
@@ -300,7 +301,7 @@ class _ProduceProbe:
         return time_ns
 
     def offset_in(self, frame: bytes) -> int:
-        """Return the record's offset, from the response. Raises ApiError."""
+        """Return the record's offset in a Produce response. Raises ApiError."""
         from kproc.tools.perf.round_trip import base_offset
 
         return base_offset(self.request.decode(frame))
@@ -319,7 +320,8 @@ class _EndToEndProbe:
         self._producer = producer
         self._consumer = consumer
         self._version = consumer.negotiate(ApiKey.FETCH)
-        # The Fetch is sent before the pause, and must still wait after it.
+        # The Fetch is sent before the pause between samples and must still be waiting after it, so add the interval to
+        # its maximal wait.
         self._limits = FetchLimits(_FETCH_BYTES, wait_ms=int(interval_ms) + 1000)
         consumer.timeout_ms += self._limits.wait_ms
         problems: dict[tuple[str, int], str] = {}
@@ -357,7 +359,7 @@ class _EndToEndProbe:
             time_ns = time.perf_counter_ns() - begin_ns
             if stamp in frame:
                 break
-            # The records are of other producers, or the Fetch has waited in vain.
+            # The fetched records are other producers', or the Fetch returned empty at the end of its wait. Fetch again.
             records = fetched_records(self._fetch.decode(frame))
             if records:
                 self._offset = count_records(records, self._offset)[1]
@@ -375,7 +377,7 @@ class _EndToEndProbe:
 
 
 def client_alone(samples: int) -> Percentiles:
-    """Measure round trips of this program to a socket whose answer is there already."""
+    """Measure round trips to a socket pair in which the response is already waiting: the time of this program alone."""
     from kproc.client import Client
     from kproc.tools.perf.percentiles import Percentiles
     from kproc.tools.perf.round_trip import FixedRequest

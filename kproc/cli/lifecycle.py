@@ -1,4 +1,4 @@
-"""`kproc ping` and `kproc stop`: is a broker there, and the end of one on this host."""
+"""`kproc ping` checks that a broker responds. `kproc stop` stops a broker of this host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kproc.cli.lines import print_line
 if TYPE_CHECKING:
     from kproc.broker.supervisor.broker_process import VerifiedBroker
 
-# A ready file names each process in about 50 bytes.
+# Limit of a ready file's size. The file has about 50 bytes for each process.
 _READY_BYTES_MAX: Final = 1 << 20
 
 
@@ -127,8 +127,8 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker
 
     try:
-        # The file decides which process gets SIGTERM. O_NOFOLLOW, because another user could point a link in /tmp to a
-        # file of ours. O_NONBLOCK, because opening a FIFO would wait for a writer for ever.
+        # O_NOFOLLOW: the file decides which process gets SIGTERM, and another user could create a link in /tmp to a
+        # file of ours. O_NONBLOCK: opening a FIFO would wait for a writer for ever.
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Failure(f"{ready_file} does not exist: the broker is not ready or has ended") from None
@@ -147,7 +147,8 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
         raise Failure(f"{ready_file} is not the ready file of a broker") from None
     with ExitStack() as stack:
         process = stack.enter_context(VerifiedBroker(claim.pid))
-        # A file of another user may name any process, so obeying it would let that user choose what root stops.
+        # Reject a file of an unrelated user: it can contain any pid, and that user would choose which process root
+        # stops.
         if facts.st_uid not in (0, os.geteuid(), process.uid):
             raise Failure(
                 f"{ready_file} names process {process.pid}, but belongs to another user than the process"

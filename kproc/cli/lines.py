@@ -2,9 +2,9 @@
 
 `kproc top` draws screens, with the same escapes (top_screen.py).
 
-Clients choose names, and a broker, or a process that answers in its place, chooses the other texts. `print_line` and
-`print_note` write one line whatever the text contains. `print_block` is for text whose line ends are the command's own.
-Tables (tables.py) and JSON (common.py) use this module, too.
+Names are chosen by clients, and other texts by the broker or by another process that listens at its port. `print_line`
+and `print_note` write exactly one line and escape newlines in the text. `print_block` is for texts in which the command
+itself has put line ends. Tables (tables.py) and JSON (common.py) use this module, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def print_note(text: str) -> None:
 
 
 def print_block(text: str) -> None:
-    """Write text with its line ends and tabs, which are the command's own, and other control characters escaped."""
+    """Write text that the command has built: keep its line ends and tabs, and escape other control characters."""
     sys.stdout.write(printable_lines(text))
 
 
@@ -44,7 +44,7 @@ def print_notes(text: str) -> None:
 
 
 def print_facts(facts: Iterable[str]) -> None:
-    """Print facts separated by two blanks. On a terminal, print as many in a line as fit."""
+    """Print short texts separated by two blanks. On a terminal, print as many per line as fit."""
     facts = [printable(fact) for fact in facts]
     if not sys.stdout.isatty():
         print_line("  ".join(facts))
@@ -81,7 +81,7 @@ class LiveLine:
 
     @property
     def is_due(self) -> bool:
-        """True if an update would be written now. Building the text costs more than asking."""
+        """True if an update would be written now. Check this first, because building the text is expensive."""
         return self._is_shown and time.monotonic() >= self._due_s
 
     def update(self, text: str) -> None:

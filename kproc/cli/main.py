@@ -1,7 +1,7 @@
-"""`kproc`: the one place where errors become a line and an exit code.
+"""The entry point of `kproc`: converts errors to a line on standard error and an exit code.
 
-COMMANDS.md has the table of exit codes.
-The library behind most commands takes longer to load than the broker: `serve` and `dev` do without it.
+COMMANDS.md has the table of exit codes. `serve` and `dev` do not load typer, the library of the other commands, which
+takes longer to load than the broker.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from kproc.common.printable import printable
 def main() -> None:
     """Run the `kproc` script."""
     if os.environ.pop("PYTHONINSPECT", None):
-        # With it the interpreter prints SystemExit as an error and ends with 1, whatever the exit code is.
+        # With PYTHONINSPECT the interpreter would print SystemExit as an error and always exit with 1. Run the command
+        # again without the variable.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same command
     sys.excepthook = _show_exception
-    # Imports create hardly any garbage. Collections meanwhile would take a tenth of the CPU of a broker's start.
+    # Disable the garbage collector during the imports, which create hardly any garbage. Collections would take a tenth
+    # of the CPU time of a broker's start.
     gc.disable()
     code = run(sys.argv[1:])
     if _find_broker_command(sys.argv[1:]) is not None:
@@ -40,7 +42,8 @@ def main() -> None:
 def _exit_broker(code: int) -> NoReturn:
     """End the process of a broker that has stopped. `run` has flushed stdout.
 
-    The interpreter's own end frees the modules one by one, which takes a tenth of the CPU of a start and a stop.
+    Skip the interpreter's finalisation, which frees the modules one by one and takes a tenth of the CPU time of a start
+    and a stop.
     """
     try:
         sys.stderr.flush()
@@ -54,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def exit_code_of(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code. An expected error becomes a line on stderr; a bug raises."""
+    """Run a command and return its exit code. Print a line for an expected error. Raise any other exception, a bug."""
     try:
         code = _run_explained(command)
         sys.stdout.flush()
@@ -124,7 +127,7 @@ def _expected(error: Exception) -> Failure | None:
 
 
 def _advice(error: OSError) -> str:
-    """Return what to do about a denied operation, because the system's words name no cause."""
+    """Return advice for a denied operation (EACCES, EPERM), because the system's error text names no cause."""
     if error.errno not in (errno.EPERM, errno.EACCES):
         return ""
     if error.filename:
@@ -133,7 +136,7 @@ def _advice(error: OSError) -> str:
 
 
 def _report(failure: Failure) -> int:
-    # If nobody reads stderr either, the exit code still reports the failure.
+    # Ignore an error of writing to stderr. The exit code still reports the failure.
     with contextlib.suppress(OSError):
         if isinstance(failure, UsageText):
             print_notes(f"{failure}\n")
@@ -144,14 +147,17 @@ def _report(failure: Failure) -> int:
 
 
 def _show_exception(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
-    """Write a traceback like the interpreter, but with control characters escaped."""
+    """Write a traceback as the interpreter does, but escape control characters in it."""
     import traceback
 
     print_notes("".join(traceback.format_exception(kind, error, stack)))
 
 
 def _abandon_stdout() -> None:
-    """Redirect stdout to /dev/null. Otherwise the interpreter's last flush would print a traceback."""
+    """Redirect stdout, whose reader has closed the pipe, to /dev/null.
+
+    Otherwise the interpreter's flush at its exit would print a traceback.
+    """
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)

@@ -91,7 +91,7 @@ def monitor(
 
 
 def api_names() -> list[str]:
-    """Return the names of all APIs, as --api takes them."""
+    """Return the names of all APIs that --api accepts."""
     from kproc.wire.header import ApiKey
 
     return [camel_case(key.name) for key in ApiKey]
@@ -100,7 +100,8 @@ def api_names() -> list[str]:
 def _follow(
     connection: Client, filters: dict[str, Any], count: int | None, seconds: float | None, output: Format
 ) -> None:
-    # The broker ends a watch that nobody reads, so a name that is never used again is enough.
+    # Use a random name for the watch. It need not be deleted, because the broker ends a watch that is not read any
+    # more.
     watch = secrets.token_hex(_NAME_BYTES)
     left = count if count is not None else sys.maxsize
     end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
@@ -121,9 +122,9 @@ def _follow(
 
 
 def _report_silent(answer: dict[str, Any], before: list[int]) -> list[int]:
-    """Print which Handlers do not answer, if that has changed, and return their numbers.
+    """Print which Handlers do not respond, if the set has changed since `before`. Return their indexes.
 
-    Only the control listener reports them. Another listener does not answer before all Handlers do.
+    Only the control listener reports them. At another listener the response waits for all Handlers.
     """
     silent: list[int] = answer.get("silent", [])
     if silent and silent != before:
@@ -144,7 +145,7 @@ def _print(row: dict[str, Any], output: Format) -> None:
 
 
 def format_row(row: dict[str, Any]) -> str:
-    """Return the line of one request."""
+    """Format a request as one line."""
     clock = time.strftime("%H:%M:%S", time.localtime(row["time_ms"] / 1000))
     names = [*row["topics"], *row["others"]]
     about = ",".join(names) + (f",+{row['more']}" if row["more"] else "")
@@ -154,15 +155,15 @@ def format_row(row: dict[str, Any]) -> str:
         row["api"],
         about or "-",
         result,
-        # A step of a login has neither a time nor sizes.
+        # A request of a login has neither a duration nor sizes.
         f"{row['took_us'] / 1000:.2f}ms" if row["request_bytes"] else "-",
-        # The parts of a line are separated by blanks.
+        # Remove the blank before the unit, because blanks separate the fields of a line.
         ">".join(format_bytes(row[key]).replace(" ", "") for key in ("request_bytes", "response_bytes"))
         if row["request_bytes"]
         else "-",
         row["client"] or "-",
     ]
-    # Without a login, every user is the same.
+    # Omit User:ANONYMOUS, which every client without a login has.
     if row["user"] not in (_ANONYMOUS, ""):
         words.append(row["user"])
     words.append(row["address"])

@@ -1,4 +1,4 @@
-"""Offsets of partitions by ListOffsets: the ends of their logs, and records by time. One request for all partitions."""
+"""Looks up offsets by ListOffsets: the start and end of logs, and records by time. One request for all partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PATIENCE_MS: Final = 60_000
 
 
 class FoundOffset(NamedTuple):
-    """An offset, and the time of its record in ms; -1 if there is no such record, or for the end of a log."""
+    """An offset and the time of its record in ms. The offset is -1 if no record matches.
+
+    The time is -1 without a record.
+    """
 
     offset: int
     timestamp_ms: int
@@ -33,7 +36,7 @@ def find_offsets(
     """Return by partition the first record at or after a time in ms.
 
     EARLIEST, LATEST and MAX_TIMESTAMP stand for the ends of the log and for its record with the largest timestamp.
-    Partitions that are not served, for example because of a damaged log, are added to `errors` instead.
+    Offline partitions, for example with a damaged log, are added to `errors` instead.
     """
     from kproc.client import error_text
     from kproc.client.requests import list_offsets_fields

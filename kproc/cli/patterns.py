@@ -13,7 +13,7 @@ from kproc.cli.record_json import Consumed
 _PATTERN_CHARACTERS_MAX: Final = 1_000
 TEXT_BYTES_MAX: Final = 1 << 20
 """Number of bytes of a key or value that a pattern sees. It bounds the time that one record can take."""
-# No topic's name has any of these characters.
+# Characters of a shell pattern, which no topic name can contain.
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
@@ -35,7 +35,7 @@ def is_topic_pattern(name: str) -> bool:
 
 
 def matching_topics(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return each name once, with patterns replaced by the known topics that they match, in order.
+    """Return the names without duplicates, with patterns replaced by the known topics that they match, in order.
 
     Raise a Failure for a pattern without a match.
     """
@@ -64,7 +64,7 @@ class RecordFilter:
         self._value = compile_pattern("--grep", value) if value is not None else None
 
     def select(self, records: list[Consumed], count: int) -> tuple[list[Consumed], list[Consumed]]:
-        """Return the records up to the match with that number, and the matches among them."""
+        """Return (records up to and including the `count`-th match, the matching records among them)."""
         matches = []
         for number, record in enumerate(records, 1):
             if self._matches(record):
