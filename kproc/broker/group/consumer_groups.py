@@ -162,7 +162,7 @@ class ConsumerGroups:
     # -- members of the classic protocol -----------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
-        """Handle a JoinGroup."""
+        """Handle a JoinGroup of a classic member. If a static one replaces the last other one, convert the group."""
         epoch = group.state.epoch.epoch
         member_id = f"{shortened(request.client_id, NAME_MAX)}-{self._timing.random_id()}"
         result = _result_of(
@@ -176,7 +176,7 @@ class ConsumerGroups:
         return result
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
-        """Handle a SyncGroup."""
+        """Handle a SyncGroup of a classic member."""
         return _result_of(
             lambda: sync_classic(group, self._topics, request, self._timing.now_ms()), SyncResult
         )
@@ -184,14 +184,14 @@ class ConsumerGroups:
     def heartbeat_classic(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Handle a Heartbeat."""
+        """Handle a Heartbeat of a classic member."""
         now_ms = self._timing.now_ms()
         return _result_of(
             lambda: heartbeat_classic(group, member_id, instance_id, generation, now_ms), lambda code: code
         )
 
     def leave(self, group: ConsumerGroup, members: Sequence[LeavingMember]) -> LeaveResult:
-        """Handle a LeaveGroup."""
+        """Handle a LeaveGroup. Convert the group if only classic members remain."""
         result = _result_of(lambda: LeaveResult(ErrorCode.NONE, leave_classic(group, members)), LeaveResult)
         self.maybe_downgrade(group)
         return result

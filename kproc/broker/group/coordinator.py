@@ -343,7 +343,7 @@ class GroupCoordinator:
         self._log.write(Write([], lambda error: on_done(write_error(error), found)))
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Hide the offsets of deleted topics and start to remove them."""
+        """Hide the offsets of deleted topics, and start to remove them and the states of share groups about them."""
         self._log.flush()
         self.offsets.hidden = topics.gone
         self.steps.add(self._removal.remove_deleted(topics.gone))
@@ -440,7 +440,10 @@ class GroupCoordinator:
         self._deadlines.bring_forward((self, name), self._timing.now_ms())
 
     def start_sweep(self) -> None:
-        """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
+        """Start to look for expired offsets and empty groups, every offsets.retention.check.interval.ms.
+
+        Also remove used member ids, and groups that have a record by now, from the lists with a limit.
+        """
         if not self._is_sweeping:
             self._is_sweeping = True
             self.steps.add(self._sweep())

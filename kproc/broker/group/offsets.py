@@ -60,7 +60,10 @@ class GroupOffsets:
     def get(
         self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID
     ) -> CommittedOffset | None:
-        """Return one offset, or None. With a topic id, an offset of an earlier topic of that name does not count."""
+        """Return one offset, or None. With a topic id, an offset of an earlier topic of that name does not count.
+
+        An offset of a deleted topic that is being removed does not count either.
+        """
         found = self._find(group_id, topic, partition)
         if found is not None and self.is_hidden(topic, found):
             return None

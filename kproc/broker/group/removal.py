@@ -153,7 +153,10 @@ class GroupRemoval:
         return list(islice(found, TOMBSTONES_AT_ONCE))
 
     def _sweep_group(self, group_id: str) -> list[OffsetKey]:
-        """Remove the expired offsets of a group with few offsets, and the group if no others are left."""
+        """Remove the expired offsets of a group with few offsets, and the group if no others are left.
+
+        Return the expired offsets.
+        """
         group = self._groups.get(group_id)
         if group is None or not group.can_expire or self._offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
             return []

@@ -155,7 +155,10 @@ class ClientRequests:
         self.moving.on_processor_death(client.requests, self._services.clock.host_ns())
 
     def switch_log(self) -> None:
-        """Switch the request log by the dynamic configs in force. The caller must also discard the fast paths."""
+        """Switch the request log by the dynamic configs in force, and load the fault rules, if there are any.
+
+        The caller must also discard the fast paths.
+        """
         services = self._services
         self.close()
         self._file_log = open_request_log(
@@ -193,7 +196,7 @@ class ClientRequests:
         )
 
     def close(self) -> None:
-        """Write the request log's pending lines."""
+        """Write the request log's pending lines and close it."""
         if self._file_log is not None:
             self._file_log.close()
         self._file_log = self._monitor.log = self.log = None

@@ -60,6 +60,8 @@ class LogOpener:
     def open(self, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None) -> Log:
         """Open a partition's log, which can include its recovery. `row` is what its last owner has published.
 
+        A directory of another topic id, or one that ends below the log's start, is set aside or renamed for deletion
+        first.
         Raises Shortage if descriptors or memory are short, and else Corrupt or OSError if the log cannot be opened.
         """
         directory = self._directory_of(topic, partition.index)

@@ -403,7 +403,10 @@ class PartitionTransfer:
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """End waits that took too long, and discard unclaimed states that are too old. Called once a second."""
+        """Close retiring partitions, end waits after 20 s, and discard unclaimed states after 5 s.
+
+        Called once a second.
+        """
         # If a sync could not start, no round ends and calls `retire`. So close the remaining partitions here.
         self.retire()
         now_ns = self._now_ns()

@@ -355,7 +355,11 @@ class Partitions:
                 owned.log.state.reconfigure(config)
 
     def tick(self) -> None:
-        """Unlink files that are due, request syncs for flush.ms, find hanging transactions. Called once a second."""
+        """Do the periodic work of the open logs. Called once a second.
+
+        Unlink files that are due, request syncs for flush.ms and hidden records, find offline logs and hanging
+        transactions, and trim the tables of producers.
+        """
         now_ms = self._clock.wall_ms()
         offline = dict(self._damaged)
         hanging: set[tuple[PartitionKey, int]] = set()

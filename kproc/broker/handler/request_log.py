@@ -81,7 +81,10 @@ class RequestLog:
         self._size = os.fstat(self._fd).st_size
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
-        """Add the line of a request with a response. It is written at the end of the duty cycle."""
+        """Add the line of a request with a response, unless only slower ones are logged.
+
+        It is written at the end of the duty cycle.
+        """
         total_ns = self.now_ns() - request.begun_ns
         if total_ns < self._slow_ms * _NS_PER_MS:
             return

@@ -133,7 +133,10 @@ class MetricsResponder:
         return self._epoll.fileno()
 
     def work(self) -> int:
-        """Handle all ready connections of the metrics listener without blocking. Return the number of events."""
+        """Handle all ready connections of the metrics listener without blocking. Close those after their deadline.
+
+        Return the number of events.
+        """
         self._look(self._clock.now_ns())
         events = self._epoll.poll(0)
         is_called = False

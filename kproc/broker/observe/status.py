@@ -88,7 +88,7 @@ class Status:
         self.certificates.use(message["certificates"])
 
     def sample(self, now_ns: int) -> None:
-        """Take samples for the idle shares. Call this more often than once a second."""
+        """Take samples of the roles' sleep times and of the disk. Call this more often than once a second."""
         self.figures.sample(self.processes, now_ns)
         self.disk.sample(now_ns)
 

@@ -163,7 +163,10 @@ class ConnectionMigration:
     # -- starting and cancelling -------------------------------------------------------------------------------
 
     def migrate_all(self, targets: list[AgentId]) -> None:
-        """Give every connection that can migrate to these Processors in turn, and accept no new one."""
+        """Give every connection that can migrate to these Processors in turn, and accept no new one.
+
+        Connections that are logging in are closed. TLS connections stay: TlsConnections closes them.
+        """
         self._state.is_leaving = True
         for connection in list(self._table.logging_in):
             self._table.close(connection, "its Processor leaves before it has logged in")

@@ -398,7 +398,7 @@ class Processor(Role):
         return self.migration.is_active
 
     def drain(self) -> None:
-        """Read no more requests; answer those that were read."""
+        """Read no more requests, cancel migrations, and answer the requests that were read."""
         self._state.is_stopping = True
         self.migration.cancel_all()
         self.table.pause_all()

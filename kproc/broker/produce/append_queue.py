@@ -94,7 +94,8 @@ class AppendQueue:
     def flush(self) -> None:
         """Append the queued batches, one call per partition, and respond to requests that need no sync.
 
-        An unexpected exception fails the requests of its partition only.
+        Batches above what a duty cycle may read are paused. An unexpected exception fails the requests of its partition
+        only.
         """
         if not self.queued:
             return
@@ -118,7 +119,10 @@ class AppendQueue:
                 self._fail(owned, queued, error)
 
     def _pause(self, owned: OwnedPartition, queued: QueuedBatches, paused: InspectionPaused) -> None:
-        """Respond to the batches that were appended. Copy the others, whose views end with this duty cycle."""
+        """Respond to the batches that were appended. Copy the others, whose views end with this duty cycle.
+
+        If too many bytes are paused already, fail the others instead.
+        """
         done = len(paused.results)
         if done:
             owned.after_append()
@@ -138,7 +142,7 @@ class AppendQueue:
         self._inspection.pause(owned.log.state)
 
     def resume(self) -> None:
-        """Append paused batches of one partition, as many as a duty cycle may read."""
+        """Append paused batches of one partition, as many as a duty cycle may read. Fail them if it was transferred."""
         owned = next(iter(self.paused))
         waiting = self.paused.pop(owned)
         first = waiting.popleft()

@@ -163,7 +163,7 @@ class TransactionalProduce:
     def enqueue(
         self, owned: OwnedPartition, topic_id: bytes, records: memoryview, target: ProduceTarget, version: int
     ) -> None:
-        """Queue records for a partition of this Handler, or park them if their transaction must be verified.
+        """Queue records, park them if their transaction must be verified, or reject them if their producer was fenced.
 
         Only for requests with a transactional id. The caller must call `send_requests` after the last partition of the
         request.

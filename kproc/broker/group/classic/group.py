@@ -91,7 +91,7 @@ class ClassicGroup:
             state.current = GroupState.STABLE
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the session of each member of a restored group."""
+        """Start the session of each member of a restored group. Rebalance if there are more than group.max.size."""
         for member in self.roster.members.values():
             self.state.renew(member, now_ms)
         if len(self.roster) > self.state.environment.config.group_max_size:
@@ -220,7 +220,10 @@ class ClassicGroup:
             answer(ErrorCode.NONE)
 
     def discard_pending(self, member_id: str, now_ms: int) -> None:
-        """Discard a member id that was returned to a client and never used, because there are too many of them."""
+        """Discard a member id that was returned to a client and never used, because there are too many of them.
+
+        Complete the join phase if it waited only for this client.
+        """
         if self.roster.pending.pop(member_id, None) is not None:
             self._rebalance.maybe_complete_join(now_ms)
 
