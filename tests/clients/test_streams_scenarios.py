@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.support.adapters.transactional import read_messages
 from tests.support.configs import set_config
 from tests.support.either_broker import EitherBroker, either_broker
-from tests.support.kafka_jars import streams_missing_reason
+from tests.support.kafka_jars import KAFKA_VERSION, streams_missing_reason
 from tests.support.raw import RawClient
 from tests.support.share_scene import GROUP_RESOURCE
 from tests.support.streams_application import (
@@ -115,6 +115,8 @@ def test_static_streams_instance_returns_to_its_tasks(
     either: EitherBroker, tmp_path: Path, protocol: str
 ) -> None:
     """Its session outlives the restart, so that nobody else gets its tasks."""
+    if protocol == "streams" and KAFKA_VERSION < "4.4":
+        pytest.skip(f"Kafka Streams {KAFKA_VERSION} has no static members in the streams protocol")
     with StreamsApplication(either.bootstrap, tmp_path, protocol) as application:
         with RawClient(either.bootstrap) as client:
             # A classic member brings its session timeout, a member of a streams group has the group's.
