@@ -87,6 +87,7 @@ def read_partition(
         read = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
         aborted = log.aborted_in(offset, read) if committed else None
     except PartitionMoving as moving:
+        # The log is still at another Handler, or is opened in a later duty cycle. The Fetch waits for it.
         return _not_yet(moving.start_offset, moving.high_watermark)
     except KafkaError as error:
         return failed_read(error.code)

@@ -134,6 +134,7 @@ class ConsumerGroups:
             if request.member_epoch < JOIN_EPOCH:
                 self.maybe_downgrade(group)
         except KafkaError as error:
+            # The joining member was rejected. Restore the empty classic group that its consumer group has replaced.
             if (replaced := self._replaced.pop(group_id, None)) is not None:
                 self._groups[group_id] = replaced
                 self._unwritten.pop(group_id, None)

@@ -100,5 +100,6 @@ def _try(answer: type[_Answer], body: LogRequest, what: Callable[[], _Answer]) -
     except (SwapRefused, KafkaError) as refusal:
         return answer(refused=str(refusal))
     except (OSError, Corrupt) as error:
+        # Reject only this call. The cleaner tries the log again later.
         logger.error("compaction of %s-%d failed: %s", body.topic, body.partition, error)
         return answer(refused=str(error))

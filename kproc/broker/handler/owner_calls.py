@@ -168,6 +168,7 @@ def enforce_retention(
         transfers.when_ready(moving.key, on_ready)
         return
     except (KafkaError, OSError) as error:
+        # The cleaner requests this again at its next check of retention.
         logger.warning("cannot delete old segments of %s-%d: %s", body.topic, body.partition, error)
         count = 0
     on_reply(Deleted(count))

@@ -189,6 +189,7 @@ class Partitions:
         try:
             log = self._opener.open(topic, partition, row)
         except (Corrupt, OSError) as error:
+            # A Shortage passes, so the next request tries again. Any other error is remembered until the next start.
             if isinstance(error, Shortage):
                 logger.warning("cannot open partition %s-%d now: %s", key[0], key[1], error)
             else:
@@ -281,6 +282,7 @@ class Partitions:
             # state, which also writes a snapshot of the producers into the directory.
             state = log.export_state() if is_ours and not log.state.can_reopen else None
         except (StorageFailure, Corrupt) as error:
+            # Without the state, the next owner opens the log from its files and recovers it.
             logger.error("cannot transfer %s-%d with its state: %s", *key, error)
             state = None
         owned.publish()

@@ -122,6 +122,7 @@ class RequestLog:
                 self._rotate()
             self._size += os.write(self._fd, text)
         except OSError as error:
+            # The disk may be full. Requests go on without their lines, and only the first failure is logged.
             self._failures += 1
             if self._failures == 1:
                 logger.error("the request log cannot be written, lines are lost: %s", error)
@@ -214,6 +215,7 @@ def loggable(api_key: int, version: int, body: memoryview) -> Any:
             body = after_header_tags(body)
         fields = codec.decode_request(api_key, version, body)
     except (ProtocolError, KeyError, ValueError):
+        # The API's handler rejects such a request. Its line in the log has no fields.
         return None
     return _plain(hide_secrets(api_key, fields))
 
@@ -303,5 +305,6 @@ def open_request_log(
             wall_ms=wall_ms,
         )
     except OSError as error:
+        # The directory may be missing or not writable. The Handler runs without a request log then.
         logger.error("the request log cannot be opened: %s", error)
         return None

@@ -36,6 +36,7 @@ class FaultWatch:
         try:
             return sum(name.endswith(FAULT_RULE_SUFFIX) for name in os.listdir(self._directory))
         except FileNotFoundError:
+            # The directory is created with the first rule.
             return 0
 
     @property

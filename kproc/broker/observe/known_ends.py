@@ -35,6 +35,7 @@ class KnownEnds:
                 self._log_starts, self._recovery_points = starts.by_id, points.by_id
                 self._files = files
         except StorageFailure as problem:
+            # Keep the offsets that were read before, so that a damaged checkpoint does not fail the scrape.
             logger.warning("cannot read the checkpoints for the metrics: %s", problem)
 
     def _identity(self, name: str) -> tuple[int, int]:

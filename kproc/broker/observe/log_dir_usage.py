@@ -83,5 +83,6 @@ def _first_timestamp(path: str) -> int:
         with open(path, "rb", buffering=0) as file:
             head = file.read(HEADER_BYTES)
     except OSError:
+        # Retention may have deleted the segment since the directory was listed.
         return -1
     return int(HEADER.unpack(head)[BASE_TIMESTAMP]) if len(head) == HEADER_BYTES else -1

@@ -53,6 +53,7 @@ class UnservedDirectories:
                 self._reasons = self._list(image)
                 self._listed_at = at
         except StorageFailure as failure:
+            # Show the failure in place of the list, and list the directories again at the next call.
             self._reasons, self._listed_at = {self._directory.name: str(failure)}, None
 
     def _list(self, image: ClusterImage | None) -> dict[str, str]:

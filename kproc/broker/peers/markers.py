@@ -100,6 +100,7 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
         try:
             coordinators.append_marker(index, marker, on_code)
         except KafkaError:
+            # The coordinator is being loaded, or has another owner. The sender sends the marker again after this code.
             on_code(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return
     try:

@@ -185,6 +185,7 @@ class ConnectionTable:
         try:
             self.watch.unregister(connection)
         except OSError as also:
+            # epoll_ctl(2) fails if the descriptor was closed or is not registered. Close the connection all the same.
             logger.debug("connection %d is in no epoll: %s", connection.id, also)
         connection.interest = DETACHED
         self.close(connection, str(error))

@@ -96,6 +96,7 @@ class CountReporter:
                 # ones.
                 self.has_unsent = True
             except OSError as error:
+                # The Acceptor has ended. Its successor attaches a new socket and gets all counts.
                 logger.info("cannot send the numbers of connections to %s: %s", reader.peer, error)
                 del self._readers[reader.sock]
 

@@ -79,6 +79,8 @@ class TlsConnections:
         try:
             context = self._context(self._listeners.names[listener])
         except (ConfigError, IndexError) as error:
+            # The listener has no usable key, or was removed or added just now. A client can connect many times a
+            # second, so log this at most once a second.
             if self._state.now_ns >= self._next_complaint_ns:
                 self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
                 logger.error("closing a TLS connection: %s", error)

@@ -164,6 +164,7 @@ class TlsTransport:
                 self._reply()
                 raise BlockingIOError from None
         except ssl.SSLZeroReturnError:
+            # CPython raises this for close_notify, in place of returning 0, after this side has sent its own.
             return self._handle_close_notify(count)
         self._reply()
         if incoming.pending or tls.pending():
