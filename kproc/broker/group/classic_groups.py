@@ -115,7 +115,7 @@ class ClassicGroups:
             self._replayed[group_id] = snapshot
 
     def restore_replayed(self) -> Work:
-        """Add the groups that exist after the replay, once."""
+        """Add the groups that exist after the replay of the log, in steps. Called once."""
         replayed, self._replayed = self._replayed, {}
         for group_id in list(replayed):
             group = ClassicGroup(group_id, self.environment)

@@ -116,7 +116,7 @@ class ConsumerGroups:
         self._replay.replay(*CONSUMER_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[ConsumerGroupState]:
-        """Return the states that exist after the replay, once."""
+        """Return the states of the groups that exist after the replay of the log. Called once."""
         return self._replay.pop()
 
     def add(self, state: ConsumerGroupState) -> ConsumerGroup:

@@ -157,7 +157,7 @@ class GroupCoordinator:
     # -- members -----------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest, reply: JoinReply) -> None:
-        """Handle a JoinGroup."""
+        """Handle a JoinGroup to a classic group, which it may create, or to a consumer group (KIP-848)."""
         group = self._groups.get(group_id)
         refusal = join_refusal(group_id, request, self._config, group_exists=group is not None)
         if not refusal and group_id in self._deleting:

@@ -381,7 +381,7 @@ class ClientRequests:
         return work
 
     def resume_resting(self) -> int:
-        """Handle the next request of each resting connection, for up to _TURNS_NS. Return the number of connections."""
+        """Handle the next request of each resting connection, for up to 1 ms. Return the number of connections."""
         until_ns = self._services.clock.host_ns() + _TURNS_NS
         work = 0
         for client, key in self.held.resumed():

@@ -544,7 +544,7 @@ class Handler(LinkedRole):
         return False
 
     def follow_time(self, on_done: Callable[[], None]) -> None:
-        """Run all timers and sweeps in the next duty cycle. See Role.follow_time."""
+        """Run all timers and sweeps in the next duty cycle, because a test has moved the broker's time."""
         super().follow_time(on_done)
         self._due.press()
         self._next_second_ns = 0

@@ -53,7 +53,7 @@ def _is_for_home(fetch: DelayedFetch) -> bool:
 
 
 def _collect(services: Services, on_reply: OnResult[HandlerFigures]) -> Work:
-    """Collect the figures in steps, because a Handler can have 100,000 groups."""
+    """Collect the metrics of topics, logs and groups in steps, because a Handler can have 100,000 groups."""
     rows: list[Group] = []
     more: dict[str, Counter[str]] = defaultdict(Counter)
     yield from _collect_groups(services, rows, more)

@@ -149,7 +149,7 @@ class Arena:
             lengths.insert(place, length)
 
     def trim(self) -> None:
-        """Return the free pages of the warm area to the kernel, which free() keeps. For an agent that is idle."""
+        """Return the free pages of the warm area, which free() keeps, to the kernel. For an agent that is idle."""
         for start, length in zip(self._free_starts, self._free_lengths, strict=True):
             end = min(start + length, self._warm_bytes)
             if start < end:

@@ -173,7 +173,10 @@ class BrokerFigures:
         return 0 if self._is_looking else max(0, (self._until_ns - now_ns) // NS_PER_MS + 1)
 
     def work(self) -> int:
-        """Continue a gathering that has begun. Called in every duty cycle."""
+        """Continue to gather metrics: measure logs, and call back when all Handlers have replied or 2 s have passed.
+
+        Called in every duty cycle. Returns the amount of work.
+        """
         if not self._waiting:
             return 0
         is_late = self._clock.now_ns() >= self._until_ns

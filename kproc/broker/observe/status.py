@@ -44,7 +44,7 @@ class _MemorySample(NamedTuple):
 
 
 class Status:
-    """Answers the private operation `status`. `processes` comes from the supervisor's last message."""
+    """Answers the own operation `status`. `processes` comes from the supervisor's last message."""
 
     def __init__(self, plan: BrokerPlan, slab: Slab, *, started_ns: int | None = None) -> None:
         self._plan = plan

@@ -234,7 +234,10 @@ class Handshakes:
         return next((each for each in newest_first if not each.has_progressed), newest_first[0]).transport
 
     def finished(self, transport: TlsTransport) -> None:
-        """Finish a handshake. Raises OSError if the client's certificate gives no principal or has expired."""
+        """Finish a handshake, and set the principal by the client's certificate, if it showed one.
+
+        Raises OSError if the certificate gives no principal or has expired.
+        """
         self._close_handshake(transport)
         self._state.counts[SLOT["tls_handshakes"]] += 1
         connection = self._table.by_fd[transport.fd]

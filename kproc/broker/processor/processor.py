@@ -288,7 +288,7 @@ class Processor(Role):
         return work
 
     def _on_events(self, events: list[tuple[int, int]]) -> int:
-        """Handle the events that are more than a readable connection."""
+        """Handle all events except those of connections that are only readable, which `read_ready` has handled."""
         work = 0
         others: list[int] = []
         for fd, mask in events:

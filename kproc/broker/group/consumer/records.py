@@ -50,21 +50,21 @@ class ConsumerRecordType(IntEnum):
 
 
 class GroupEpoch(msgspec.Struct, frozen=True):
-    """Value 3. The epoch rises when members, subscriptions or topics change."""
+    """The value of record type 3: the group's epoch. It rises when members, subscriptions or topics change."""
 
     epoch: int
     metadata_hash: int = 0
 
 
 class ClassicProtocols(msgspec.Struct, frozen=True):
-    """Part of value 5 of a member that speaks the classic protocol: its session timeout and protocols."""
+    """Field of MemberMetadata for a member that speaks the classic protocol: its session timeout and protocols."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]  # Name and metadata, in the member's order of preference.
 
 
 class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Value 5: a member's subscription, and its client."""
+    """The value of record type 5: a member's subscription and its client."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -78,14 +78,14 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetEpoch(msgspec.Struct, frozen=True):
-    """Value 6: the group epoch for which the target assignment was computed, and the wall time in ms."""
+    """The value of record type 6: the group epoch for which the target was computed, and the wall time in ms."""
 
     epoch: int
     timestamp_ms: int = NO_TIME
 
 
 class MemberTarget(msgspec.Struct, frozen=True):
-    """Value 7: the partitions that a member shall get."""
+    """The value of record type 7: the partitions that a member shall get."""
 
     partitions: Assignment
 
@@ -103,7 +103,7 @@ _PHASES: Final = frozenset(map(int, MemberPhase))
 
 
 class MemberState(msgspec.Struct, frozen=True):
-    """Value 8: a member's epochs, and the partitions that it owns or must give up."""
+    """The value of record type 8: a member's epochs, and the partitions that it owns or must give up."""
 
     epoch: int
     previous_epoch: int = NO_EPOCH
@@ -118,7 +118,7 @@ def plain(owned: OwnedPartitions) -> Assignment:
 
 
 class ExpressionTopics(msgspec.Struct, frozen=True):
-    """Value 16: the topics that matched an expression, when it was resolved last."""
+    """The value of record type 16: the topics that matched an expression, when it was resolved last."""
 
     topic_names: frozenset[str]
     version: int  # The version of the metadata in which it was resolved.
