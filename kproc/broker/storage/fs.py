@@ -140,6 +140,10 @@ class OsFs:
             return os.pread(descriptor, length, position)
         except OSError as error:
             raise failure(error, "read") from error
+        except MemoryError as error:
+            # Python has no memory for the bytes. That is a shortage and no defect: a defect would leave a compacted
+            # log alone until the next start, and close the connection of a client.
+            raise failure(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "read") from error
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
         """Write all buffers from `position` on, or raise. After an error any prefix may be in the file.

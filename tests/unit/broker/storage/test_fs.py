@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage, StorageFailure, replace_file
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import LogRig, batch, read_all
 
@@ -70,3 +70,21 @@ def test_file_that_is_not_regular_is_rejected(tmp_path: Path, kind: str) -> None
         with pytest.raises(StorageFailure, match=reason):
             OsFs().open(path, writable=writable)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_read_without_memory_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python allocates the bytes before it reads them, and raises MemoryError instead of ENOMEM."""
+    (tmp_path / "file").write_bytes(b"content")
+    fs = OsFs()
+    descriptor = fs.open(tmp_path / "file")
+
+    def pread(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(Shortage) as short:
+        fs.read(descriptor, 4, position=0)
+    assert short.value.errno == errno.ENOMEM
+    monkeypatch.undo()
+    assert fs.read(descriptor, 4, position=0) == b"cont"
+    fs.close(descriptor)
