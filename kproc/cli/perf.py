@@ -1,4 +1,7 @@
-"""`kproc perf produce` and `kproc perf consume`: load on a running broker. perf_run.py runs it and reports."""
+"""`kproc perf produce` and `kproc perf consume`: put load on a running broker.
+
+perf_run.py runs the load and prints the report.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ app = typer.Typer(
 )
 
 _CONNECTIONS_MAX: Final = 1000
-# Records of this time go into one request if a rate is given, as a producer's default linger.ms does it.
+# With a rate, a request has the records of at most this time, like a producer's default linger.ms of 5 ms.
 _LINGER_S: Final = 0.005
 _LEADER_S: Final = 10.0
 _RETRY_S: Final = 0.05
@@ -142,7 +145,7 @@ class ProduceLoad:
 
     @property
     def records_per_request(self) -> int:
-        """The number of records in a request: a full batch, but at a rate at most the records of 5 ms."""
+        """The number of records in a request: a full batch, or with --rate at most the records of 5 ms."""
         full = max(1, self.batch_bytes // max(1, self.size))
         if self.per_transaction is not None:
             return min(full, self.per_transaction)
@@ -202,7 +205,7 @@ def produce(
 def _producers(
     target: LedTopic, topic: str, load: ProduceLoad, records: int | None, bootstrap: str
 ) -> Iterator[ProduceConnection | TransactionConnection]:
-    """Open the connections of a load, one at a time."""
+    """Yield the connections of a load. Each is opened when it is yielded."""
     from kproc.tools.perf.load import Pace, ProduceConnection, RecordShape
     from kproc.tools.perf.round_trip import ACKS
     from kproc.tools.perf.transactions import TransactionConnection
@@ -238,13 +241,14 @@ def _producers(
 
 
 def _start_transactions(target: LedTopic, bootstrap: str) -> TransactionSeries:
-    """Start a new transactional id at its coordinator."""
+    """Start a transactional id with a random name at its coordinator."""
     from kproc.tools.perf.transactions import TransactionSeries, find_coordinator
 
     name = f"kproc-perf-{secrets.token_hex(_ID_BYTES)}"
     with connect(bootstrap) as client:
         host, port = find_coordinator(client, name)
-    # As for the leaders of partitions: the user's address reaches a single broker.
+    # If there is a single broker, use the address that the user gave, because its advertised address may be of another
+    # network.
     is_single = set(target.leaders.values()) == {bootstrap}
     return TransactionSeries(connect(bootstrap if is_single else _address(host, port)), name)
 
@@ -293,7 +297,7 @@ def consume(
 
 
 class LedTopic(NamedTuple):
-    """A topic's partitions, and the address of each one's leader."""
+    """A topic's partitions with the address of the leader of each."""
 
     leaders: dict[int, str]
 
@@ -328,14 +332,18 @@ def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
     missing = [each["partition_index"] for each in row["partitions"] if each["leader_id"] not in brokers]
     if missing:
         raise Failure(f"{topic}: no leader for partition {', '.join(map(str, missing))}")
-    # The address that the user gave reaches a single broker, while the advertised one may be of another network.
+    # If there is a single broker, use the address that the user gave, because its advertised address may be of another
+    # network.
     if len(brokers) == 1:
         return LedTopic(dict.fromkeys((each["partition_index"] for each in row["partitions"]), bootstrap))
     return LedTopic({each["partition_index"]: brokers[each["leader_id"]] for each in row["partitions"]})
 
 
 def _wait_until_served(target: LedTopic, topic: str) -> None:
-    """Wait until the leaders serve all partitions. Kafka names a new topic's leader before that leader knows of it."""
+    """Wait until the leaders serve all partitions.
+
+    In Kafka, Metadata shows the leader of a new partition before the leader itself knows of the partition.
+    """
     from kproc.cli.offsets import served_offsets
     from kproc.common.reading import LATEST
 
@@ -387,7 +395,7 @@ def _create(client: Client, topic: str, partitions: int) -> None:
     (row,) = client.call_latest(ApiKey.CREATE_TOPICS, fields)["topics"]
     if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         raise Failure(explain(topic, row["error_code"], row["error_message"]))
-    # Kafka answers before the new partitions have leaders.
+    # Kafka responds to CreateTopics before the new partitions have leaders, so wait for these.
     end_s = time.monotonic() + _LEADER_S
     while time.monotonic() < end_s:
         (metadata,) = topic_metadata(client, [topic])
@@ -397,7 +405,7 @@ def _create(client: Client, topic: str, partitions: int) -> None:
 
 
 def _split(partitions: Sequence[int], connections: int) -> list[list[int]]:
-    """Return the partitions of each connection: all are used, and each connection has at least one."""
+    """Return the partitions of each connection. Every partition is used, and every connection has at least one."""
     count = len(partitions)
     return [
         [partitions[at] for at in range(index, count, connections)] or [partitions[index % count]]
@@ -406,7 +414,7 @@ def _split(partitions: Sequence[int], connections: int) -> list[list[int]]:
 
 
 def split_records(records: int | None, connections: int) -> list[int | None]:
-    """Return each connection's share of the records, or None for each if there is no limit."""
+    """Return the number of records that each connection produces, or None for each if there is no limit."""
     if records is None:
         return [None] * connections
     share, more = divmod(records, connections)

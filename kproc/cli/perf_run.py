@@ -1,4 +1,4 @@
-"""The run of a load (`kproc perf`): progress, the report, and what limited the load."""
+"""Runs a load for `kproc perf`: shows progress, prints the report, and finds what limited the load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DROPPED: Final = ("MIN_MS", "MEAN_MS", "P90_MS")  # Columns that a narrow termi
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The kind of a load with its limits and further fields of the report."""
+    """The plan of a load: its kind, its limits, and further fields of the report."""
 
     kind: str
     topic: str
@@ -46,7 +46,10 @@ class LoadPlan:
 
 
 def run_load(bootstrap: str, plan: LoadPlan, workers: Iterable[LoadConnection], output: Format) -> None:
-    """Open the connections one after the other, run them, and report. They are closed in any case."""
+    """Open the connections one after the other, run the load, and print the report.
+
+    Close the connections in any case.
+    """
     from kproc.tools.perf.load import LoadRun
 
     with ExitStack() as stack:
@@ -86,7 +89,7 @@ def run_load(bootstrap: str, plan: LoadPlan, workers: Iterable[LoadConnection], 
 
 
 def _check_commits(plan: LoadPlan, totals: LoadTotals, used: LoadUsage) -> None:
-    """Raise a Failure if a load in transactions has committed none, so that there is nothing to report."""
+    """Raise a Failure if a load in transactions has committed no transaction, because there is nothing to report."""
     records = plan.details.get("records_per_transaction")
     if records and not totals.requests:
         raise Failure(
@@ -135,7 +138,10 @@ def _host_cpu_s() -> float:
 
 
 class StatusReader:
-    """Reads the broker's status before and after a load. Kafka has none, and kproc gives it to its own host only."""
+    """Reads the broker's status before and after a load.
+
+    Kafka has no status, and kproc sends it only to its own host.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._client: Client | None = connect(bootstrap, timeout_ms=_STATUS_MS)
@@ -148,7 +154,7 @@ class StatusReader:
             self._client.close()
 
     def read(self) -> Status | None:
-        """Return the status, or None if the broker does not give it."""
+        """Return the status, or None if the broker does not have it or denies it to this client."""
         from kproc.client import ClientError
 
         if self._client is None:
@@ -169,13 +175,14 @@ def find_limit(
     after: Status | None,
     connections: int,
 ) -> Finding:
-    """Return what limited the load: a quota, the rate, this program, a stage of the broker, or nothing but waiting."""
+    """Return what limited the load: a quota, the rate, this program, a stage of the broker, or the round trips."""
     if totals.throttled_ms:
         return Finding(
             "quota", f"the broker throttled the connections for {totals.throttled_ms} ms: kproc quota list"
         )
     if plan.rate is not None:
-        # Each connection may still wait for the response to one request, or for the commit of a transaction.
+        # At the end each connection may still wait for the response to one request, or the commit of one transaction.
+        # Count these records as done.
         details = plan.details
         in_flight = connections * (
             details.get("records_per_transaction") or details.get("records_per_request", 1)
@@ -185,7 +192,7 @@ def find_limit(
     if used.client_share >= _CLIENT_BUSY:
         share = f"{100 * used.client_share:.0f} % of a core"
         return Finding("client CPU", f"this program used {share}, and one Python process has only one")
-    # Our own use of the host's cores counts here, so find_bottleneck must not judge them.
+    # Do not pass `host_busy` to find_bottleneck, because our own CPU use is part of it. It is checked below.
     found = find_bottleneck(after, before, used.seconds) if after is not None else None
     if found is not None and found.stage != "none":
         return found
@@ -202,7 +209,7 @@ def find_limit(
 
 
 def _busy_roles(before: Status | None, after: Status | None) -> dict[str, float]:
-    """Return the share of the load's time in which each role of the broker worked."""
+    """Return by role of the broker the share (0 to 1) of the load's time in which the role worked."""
     if before is None or after is None:
         return {}
     earlier = {name_of(row): row for row in before["processes"]}
@@ -232,11 +239,11 @@ class LoadReport:
         }
 
     def latency_ms(self) -> dict[str, float] | None:
-        """Return the percentiles, or None with acks=0, where nothing is answered."""
+        """Return the latency percentiles, or None with acks=0, because a Produce then has no response."""
         return self.totals.times.in_ms() if self.totals.times.count else None
 
     def transactions(self) -> dict[str, Any]:
-        """Return the commits per second and the times of a load in transactions, or nothing for another load."""
+        """Return commits per second and commit times of a load in transactions, or an empty dict for another load."""
         if not self.plan.details.get("records_per_transaction"):
             return {}
         totals = self.totals

@@ -1,4 +1,4 @@
-"""`kproc pipeline`: data pipelines on Spark, from one specification file each."""
+"""`kproc pipeline`: runs data pipelines on Spark, each described by a specification file."""
 
 from __future__ import annotations
 
@@ -191,7 +191,10 @@ def reset(
 
 
 def _die_with(pid: int) -> None:
-    """End this process when another one ends, whatever Spark is doing. Its JVM ends then, because its stdin closes."""
+    """End this process when process `pid` ends, whatever Spark is doing.
+
+    Spark's JVM then ends, because its stdin closes.
+    """
     from kproc.broker.supervisor.signals import watch_process
 
     descriptor = watch_process(pid)
@@ -236,7 +239,7 @@ def outside(bootstrap: str | None) -> Outside:
 
 @contextmanager
 def _one_line(verbose: bool) -> Iterator[None]:
-    """Convert a pipeline's errors to Failures of one line. With --verbose, print Spark's output before it."""
+    """Convert a pipeline's errors to Failures of one line. With --verbose, print Spark's output before the line."""
     from kproc.pipeline.errors import PipelineError
     from kproc.pipeline.toml_table import SpecError
 
@@ -253,7 +256,10 @@ def _one_line(verbose: bool) -> Iterator[None]:
 
 
 def _quiet_py4j() -> None:
-    """Do not log py4j's stacks, one for each call to a JVM that has ended. The command reports its end in a line."""
+    """Suppress py4j's log: it prints a traceback for each call to a JVM that has ended.
+
+    The command reports that in a line.
+    """
     import logging
 
     from kproc.broker.supervisor.logs import TextFormatter
@@ -265,7 +271,7 @@ def _quiet_py4j() -> None:
 
 
 class ProgressScreen:
-    """Shows progress: a live table on a terminal, JSON lines if requested, or else a line from time to time."""
+    """Shows progress: a live table on a terminal, JSON lines if requested, or else a line every few seconds."""
 
     def __init__(self, json_lines: str | None, interval_s: float) -> None:
         self._json_path = json_lines

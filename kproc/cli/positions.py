@@ -1,4 +1,4 @@
-"""Positions in a topic as arguments of several commands: `beginning`, `end`, an offset, -N or a time."""
+"""Parses positions in a topic, an argument of several commands: `beginning`, `end`, an offset, -N or a time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
 ]
-# 19 digits hold every offset. Python refuses to parse texts of more than 4,300 digits.
+# Offsets have at most 19 digits. Limit the digits, because int() raises ValueError for more than 4,300.
 _OFFSET: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _MILLISECONDS: Final = re.compile(r"@[+-]?[0-9]{1,19}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_where(option: str, text: str) -> Where:
-    """Parse "beginning", "end", an offset (negative ones count from the end) or a time. Else raise a usage error."""
+    """Parse "beginning", "end", an offset (a negative one counts from the end) or a time.
+
+    Raise a usage error for any other text.
+    """
     words = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
     if text in words:
         return words[text]
@@ -46,7 +49,8 @@ def parse_where(option: str, text: str) -> Where:
             f"{option} {shown!r}: expected beginning, end, an offset, -N, @milliseconds "
             "or a time such as 2026-01-31T12:00:00"
         )
-    # ListOffsets gives negative timestamps a meaning: -1 is the end, so `topic trim` would delete every record.
+    # Reject times before 1970: ListOffsets interprets the timestamp -1 as the end of the log, so `topic trim` would
+    # delete every record.
     if time < _EPOCH:
         usage_error(
             f"{option} {text!r}: is before 1970; use beginning, end or a time since 1970-01-01T00:00:00Z"
@@ -59,10 +63,10 @@ def _timestamp_ms(time: datetime) -> int:
 
 
 class Positions(NamedTuple):
-    """Offsets by partition: the log's start, its end, and the requested position, which lies between.
+    """Offsets by partition: the log's start, its end, and the requested position, limited to this range.
 
-    `beyond` are the partitions with an end before the requested position, or with only records before the requested
-    time. Partitions that are not served are in none of the four.
+    `beyond` has the partitions whose end, or whose last record's time, is before the requested position. Offline
+    partitions are in none of the four fields.
     """
 
     starts: dict[int, int]
@@ -71,7 +75,7 @@ class Positions(NamedTuple):
     beyond: list[int]
 
     def at(self, number: int, offset: int) -> int:
-        """Return the offset, or the nearest one that the partition has."""
+        """Return the offset, or the nearest one in the partition's range."""
         return min(max(offset, self.starts[number]), self.ends[number])
 
 
@@ -84,9 +88,9 @@ def find_positions(
     *,
     isolation: int = READ_UNCOMMITTED,
 ) -> Positions:
-    """Request the offset of `where` in each of the partitions. A time after the last record gives the end.
+    """Request the offset of the position `where` in each partition. A time after the last record means the end.
 
-    With read_committed the end is the last stable offset. Partitions that are not served are added to `errors`.
+    With read_committed the end is the last stable offset. Offline partitions are added to `errors`.
     """
     starts = served_offsets(client, topic, dict.fromkeys(numbers, EARLIEST), errors)
     ends = served_offsets(client, topic, dict.fromkeys(starts, LATEST), errors, isolation=isolation)
@@ -109,7 +113,7 @@ def find_positions(
 
 
 def chosen_partitions(metadata: Mapping[str, Any], wanted: list[int] | None) -> list[int]:
-    """Return the wanted partitions of a topic, or all if none is named. Raise a Failure for one that does not exist."""
+    """Return the wanted partitions of a topic, or all for None. Raise a Failure for a partition that does not exist."""
     known = [row["partition_index"] for row in metadata["partitions"]]
     for number in wanted or ():
         if number not in known:

@@ -1,4 +1,4 @@
-"""`kproc produce TOPIC`: each line of stdin becomes a record, or tells of one in JSON; sent by confluent-kafka."""
+"""`kproc produce TOPIC`: sends a record for each line of stdin, as text or JSON, by confluent-kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONNECT_MS = 10_000
 
 
 class CompressionType(StrEnum):
-    """Codecs of the protocol."""
+    """The compression codecs of Kafka's protocol."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -44,7 +44,10 @@ class CompressionType(StrEnum):
 
 
 class Acks(StrEnum):
-    """The acknowledgement to wait for: none, the broker's, or all replicas' (with kproc.flush=group, the disk)."""
+    """The acknowledgement to wait for: none, the leader's, or all replicas'.
+
+    With all, kproc waits for a sync to the disk if kproc.flush=group.
+    """
 
     NONE = "0"
     LEADER = "1"
@@ -160,8 +163,8 @@ def produce(
     settings = _settings(acks, compression, transactional_id, transaction_timeout, is_idempotent=idempotent)
     settings |= _timeout_settings(timeout, transaction_timeout if transactional_id is not None else None)
     parser = None if json else _LineParser(key, key_separator, _given_headers(header), is_null=null)
-    # Connect first, because the system reports a refused connection at once. librdkafka only says that all brokers are
-    # down.
+    # Connect once before librdkafka does, because the system reports a refused connection at once. librdkafka only
+    # reports after a while that all brokers are down.
     connect_for_records(bootstrap, timeout_ms=min(CONNECT_MS, int(1000 * (timeout or SECONDS_MAX)))).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
@@ -182,7 +185,8 @@ def _settings(
     is_idempotent: bool,
 ) -> dict[str, Any]:
     """Convert the options to librdkafka's settings."""
-    # KIP-98: a broker detects a repeated batch only if it has stored the first one, so idempotence needs acks=all.
+    # KIP-98: a broker recognizes a repeated batch only if it has stored the first one, so idempotent producers need
+    # acks=all.
     if (is_idempotent or transactional_id is not None) and acks is not Acks.ALL:
         usage_error(f"{'--idempotent' if is_idempotent else '--transactional-id'} needs --acks all")
     if transactional_id == "":
@@ -199,7 +203,7 @@ def _settings(
 
 
 def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> dict[str, Any]:
-    """Return librdkafka's setting for --timeout. Its own default follows the timeout of a transaction."""
+    """Return librdkafka's settings for --timeout. Without the option, librdkafka uses the transaction timeout."""
     if timeout_s is None:
         return {}
     if transaction_s is not None and timeout_s > transaction_s:
@@ -210,7 +214,7 @@ def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> d
 def _send_all(
     sender: RecordSender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
 ) -> int:
-    """Send the record of each line. An invalid line ends the command, after the records before it are delivered."""
+    """Send the record of each line. An invalid line ends the command after all records before it were delivered."""
     try:
         for number, line in enumerate(lines, 1):
             if not skips_blanks or line.strip():
@@ -224,7 +228,7 @@ def _send_all(
 
 
 def _given_headers(options: list[str] | None) -> Headers:
-    """Parse the headers of the command line. Their values may be any bytes."""
+    """Parse the headers given on the command line. Their values may be any bytes."""
     headers = []
     for name, value in pairs("--header", options or ()):
         try:
@@ -236,7 +240,7 @@ def _given_headers(options: list[str] | None) -> Headers:
 
 
 class _LineParser:
-    """Converts lines to records without --json. Reports lines without the separator."""
+    """Converts lines to records if --json is not given. Reports lines without the key separator."""
 
     def __init__(
         self, key: str | None, key_separator: str | None, headers: Headers, *, is_null: bool
@@ -269,14 +273,15 @@ class _LineParser:
 
     def _add_missing(self) -> None:
         self._missing += 1
-        # The others are counted at the end, because a wrong separator is missing in every line.
+        # Report only the first such line, and count the others for the end, because a wrong separator is missing in
+        # every line.
         if self._missing == 1:
             print_note(
                 f"kproc: line {self._count} has no separator {self._shown()}: it is sent as a value without a key"
             )
 
     def report_missing(self) -> None:
-        """Print how many lines had no separator, if there was more than the one that was reported."""
+        """Print how many lines had no separator, if there was more than one."""
         if self._missing > 1:
             print_note(
                 f"kproc: {self._missing} of {self._count} lines had no separator {self._shown()} "
@@ -288,6 +293,6 @@ class _LineParser:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines without their line ends. The last line may have none."""
+    """Yield the lines without their line ends. The last line need not have one."""
     for line in stream:
         yield line.removesuffix(b"\n")

@@ -1,7 +1,7 @@
 """The file of `kproc profile`: saved connections of this user by name.
 
-A profile has a broker's address and the path of a client configuration file. Passwords stay in that file, or where it
-refers to. The file belongs to the user and has mode 600. It is replaced atomically.
+A profile has a broker's address and the path of a client configuration file. Passwords stay in the client configuration
+file, or in files that it refers to. The file belongs to the user and has mode 600. It is replaced atomically.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Profile(NamedTuple):
 
 @dataclass
 class Profiles:
-    """The content of the file. `current` is the profile that commands use if nothing else names a broker."""
+    """The saved profiles. `current` is the one that commands use if no option or variable names a broker."""
 
     by_name: dict[str, Profile] = field(default_factory=dict)
     current: str | None = None
@@ -49,19 +49,20 @@ class Profiles:
 
 
 class ChosenConnection(NamedTuple):
-    """The broker that a command connects to, and what named it: an option, a variable, a profile or the default."""
+    """The broker that a command connects to, and its source: an option, a variable, a profile or the default."""
 
     bootstrap: str
     source: str
     profile: str | None = None
-    # The client configuration file of the profile.
+    # The client configuration file of the profile, if the connection comes from one that has a file.
     command_config: Path | None = None
 
 
 def find_connection(bootstrap: str | None, profile: str | None) -> ChosenConnection:
-    """Return the connection by the precedence that COMMANDS.md describes. None: the option is not given.
+    """Return the connection by the precedence that COMMANDS.md describes. None means that the option is not given.
 
-    A profile counts as a whole, so that its credentials are never sent to an address of another source.
+    The address and the credentials of a profile are only used together, so that its credentials are never sent to an
+    address from another source.
     """
     if bootstrap is not None:
         if profile is not None:
@@ -88,7 +89,7 @@ def _connection_of(profiles: Profiles, name: str, source: str) -> ChosenConnecti
 
 
 def check_name(name: str) -> str:
-    """Return the name, or raise a usage error. No allowed name needs quotes in a shell or looks like an option."""
+    """Return the name. Raise a usage error for a name that needs quotes in a shell or looks like an option."""
     if not _NAME.fullmatch(name):
         usage_error(f"{name!r}: a profile's name has up to 64 letters, digits, dots, dashes and underscores")
     return name
@@ -97,18 +98,18 @@ def check_name(name: str) -> str:
 def profiles_path() -> Path:
     """Return the path of the file, in the directory that the XDG Base Directory Specification names."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    # The specification says that a relative path is invalid and must be ignored.
+    # XDG Base Directory Specification: a relative path in XDG_CONFIG_HOME is invalid and must be ignored.
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".config")
     return Path(base, "kproc", "profiles.json")
 
 
 def load_profiles() -> Profiles:
-    """Return the saved profiles. A file of another user than root and ours counts as missing, as with ssh."""
+    """Return the saved profiles. A file that belongs to a user other than root and ours counts as missing."""
     path = profiles_path()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    # After sudo, HOME can be a directory of another user.
+    # EACCES: after sudo, HOME can be a directory of another user. Without a readable file there are no profiles.
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return Profiles()
     try:
@@ -132,7 +133,7 @@ def load_profiles() -> Profiles:
 
 
 def complete_profiles(incomplete: str) -> list[str]:
-    """Return the names of profiles that begin with `incomplete`, for the shell."""
+    """Return the names of profiles that begin with `incomplete`, for shell completion."""
     try:
         return sorted(name for name in load_profiles().by_name if name.startswith(incomplete))
     except Failure:
@@ -143,14 +144,14 @@ def complete_profiles(incomplete: str) -> list[str]:
 def change_profiles() -> Iterator[Profiles]:
     """Return the saved profiles, and write them when the block ends without an error.
 
-    Two commands at the same time change the file one after the other.
+    A lock lets two concurrent commands change the file one after the other.
     """
     directory = profiles_path().parent
     directory.mkdir(0o700, parents=True, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # After sudo, HOME can be another user's. That user could make the file a symbolic link to any place where root
-        # may write.
+        # Reject another user's directory, which HOME can be after sudo: that user could replace the file by a symbolic
+        # link to any file that root may write.
         if os.fstat(lock).st_uid != os.geteuid():
             raise Failure(
                 f"{directory} belongs to another user; set HOME or XDG_CONFIG_HOME to a directory of yours"
@@ -166,7 +167,7 @@ def change_profiles() -> Iterator[Profiles]:
 def _save(profiles: Profiles) -> None:
     import json
 
-    # Replace the target of a symbolic link, because the file can be one of a repository of dotfiles.
+    # Replace the target of a symbolic link and not the link, because users link to files in repositories of dotfiles.
     path = profiles_path().resolve()
     part = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     content = json.dumps(_encode(profiles), indent=2) + "\n"
@@ -188,7 +189,10 @@ def _encode(profiles: Profiles) -> dict[str, Any]:
 
 
 def _decode(content: Any) -> Profiles:
-    """Raise an error of its types or keys for content that `_encode` does not produce."""
+    """Return the profiles in `content`.
+
+    Raise KeyError, TypeError, AttributeError or ValueError for any other structure.
+    """
     by_name = {str(name): _decode_profile(name, row) for name, row in content["profiles"].items()}
     current = content["current"]
     if current is not None and current not in by_name:

@@ -24,7 +24,8 @@ app = typer.Typer(help="Save connections by name and choose one.", no_args_is_he
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the profile.", autocompletion=complete_profiles)
 ]
-# Their parameters are not called `bootstrap` and `command_config`, because these commands do not connect.
+# Do not name these parameters `bootstrap` and `command_config`: with_command_config would add connection options to
+# commands that do not connect.
 Address = Annotated[
     str,
     typer.Option(

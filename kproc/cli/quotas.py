@@ -1,4 +1,4 @@
-"""`kproc quota list|set|delete`: what users, client ids and addresses may use of a running broker."""
+"""`kproc quota list|set|delete`: lists and changes quotas of users, client ids and addresses of a running broker."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class QuotaOwner:
     every_address: EveryAddress = False
 
     def names(self) -> Names:
-        """Return the entity that the options name. The name None is the default of clients without their own quota."""
+        """Return the entity (type to name) that the options name. A name of None is the default entity."""
         names: Names = {}
         for kind, name, every in (
             ("user", self.user, self.every_user),
@@ -143,7 +143,7 @@ def delete_quotas(
     words = "{result} {quota} of {of}, which is {value:.15g}"
     if not consent.obtain(plan, words, output):
         return
-    # KIP-546: `remove` decides, and the value of a removed quota is ignored. The field must still have one.
+    # KIP-546: with `remove` the value is ignored, but the field is mandatory.
     _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
     rows = [{"result": "deleted", "of": shown_owner(names), "quota": key} for key in quotas]
     print_done(rows, "{result} {quota} of {of}", output)
@@ -155,7 +155,7 @@ def _quotas(bootstrap: str) -> list[Row]:
 
 
 def read_quotas(client: BrokerClient) -> list[Row]:
-    """Return all quotas of the broker. Raise Failure if this user may not see them."""
+    """Return all quotas of the broker. Raise a Failure if this user may not describe quotas."""
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
@@ -185,7 +185,7 @@ def _assignment(text: str) -> tuple[str, float]:
 
 
 def shown_owner(names: Names) -> str:
-    """Return the owner of a quota in words, such as `user alice, every client`."""
+    """Format the owner of a quota in words, such as `user alice, every client`."""
     return ", ".join(
         f"every {_WORDS[kind]}" if name is None else f"{_WORDS[kind]} {name}" for kind, name in names.items()
     )

@@ -1,6 +1,6 @@
-"""Copies records from a reader to the standard output, until it is done or a signal ends the command.
+"""Copies records from a reader to the standard output, until the reader is done or a signal ends the command.
 
-A signal never ends it between the output of a record and its commit or acknowledgement.
+A signal never ends the command between the output of a record and its commit or acknowledgement.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ def copy_records(
 ) -> None:
     """Write records to the standard output until `count` are written, the reader is done or a signal comes.
 
-    wanted: the records to write, or None for all. followed: topics that a note names, because reading has no end.
+    wanted: the records to write, or None for all. followed: topics to name in a note that reading has no end. Empty for
+    no note.
     """
     left = count if count is not None else sys.maxsize
     write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
     with _catch_signals() as ending:
         try:
-            # Say so only when Ctrl-C ends the command in order. A KeyboardInterrupt during the imports before this can
-            # hit an `exec` of dataclasses. CPython remembers that, and at its exit kills the process with SIGINT.
+            # Print the note about Ctrl-C only after the signal handlers are installed. A KeyboardInterrupt during
+            # earlier imports can hit an `exec` of dataclasses, and CPython then kills the process with SIGINT at its
+            # exit.
             if followed:
                 print_note(f"kproc: following {', '.join(followed)}; Ctrl-C ends")
             while left > 0 and not reader.is_done and not ending.number:
-                # With --group the records in `taken` are committed, so it must not have more than --count allows.
+                # Without a filter read at most `left` records, because with --group all records in `taken` are
+                # committed, and --count limits them.
                 taken = matches = reader.read(min(left, _BATCH_RECORDS) if wanted is None else _BATCH_RECORDS)
                 if wanted is not None:
                     taken, matches = wanted.select(taken, left)
@@ -60,15 +63,15 @@ def copy_records(
     if ending.number == signal.SIGINT:
         raise KeyboardInterrupt
     if ending.number:
-        # A shell reports a program that a signal ended as 128 plus its number.
+        # By convention of shells, the exit code after a signal is 128 plus the signal's number.
         raise SystemExit(128 + ending.number)
 
 
 class _EndingSignal:
     """The handler of signals that end the command.
 
-    After the first signal the command prints and commits the records in hand. A second signal ends it at once. The
-    first only sets `number`, because an exception inside a call of librdkafka may be lost or replaced.
+    After the first signal the command prints and commits the records that it has read, and then ends. A second signal
+    ends it at once. The first one only sets `number`, because an exception inside a call of librdkafka can be lost.
     """
 
     number = 0
@@ -83,7 +86,8 @@ class _EndingSignal:
 def _catch_signals() -> Iterator[_EndingSignal]:
     ending = _EndingSignal()
     before = {number: signal.getsignal(number) for number in _ENDINGS}
-    # Keep ignored signals ignored. nohup ignores SIGHUP, and a shell ignores SIGINT of a background job.
+    # Keep signals ignored that the parent has set to be ignored: nohup does so with SIGHUP, and a shell with SIGINT for
+    # a background job.
     changed = [number for number in _ENDINGS if before[number] != signal.SIG_IGN]
     for number in changed:
         signal.signal(number, ending)

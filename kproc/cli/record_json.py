@@ -1,7 +1,7 @@
 """A record as a line of JSON: what `consume --format json` writes, and what `produce --json` reads.
 
-key, value and the values of headers: a string for UTF-8, {"base64": "..."} for any other bytes, null for none. A line
-that was written is read as the same record; its topic and offset are where it was, and are read past.
+key, value and header values are a string for UTF-8, {"base64": "..."} for any other bytes, or null. A line that
+`consume` has written is read as the same record. `produce` ignores its topic and offset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Consumed(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A record as `produce` sends it; None for a partition or a time leaves the choice to the producer."""
+    """A record as `produce` sends it. If partition or timestamp is None, the producer chooses it."""
 
     key: Bytes
     value: Bytes
@@ -67,7 +67,10 @@ def write_line(record: Consumed) -> bytes:
 
 
 def read_line(line: bytes) -> Outgoing:
-    """Parse a line to a record, or raise BadLine. Reject unknown fields, because they may be misspelt ones."""
+    """Parse a line to a record. Raise BadLine for an invalid one.
+
+    Reject unknown fields, because they can be typing errors.
+    """
     import orjson
 
     try:
@@ -107,7 +110,7 @@ def _bytes(what: str, value: Any) -> bytes | None:
 
 
 def _headers(value: Any) -> list[tuple[str, bytes | None]]:
-    """Parse headers: an array of pairs, which may repeat a name, or an object."""
+    """Parse the headers of a record: an array of [name, value] pairs, which may repeat a name, or an object."""
     if value is None:
         return []
     pairs = list(value.items()) if isinstance(value, dict) else value

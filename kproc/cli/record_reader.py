@@ -23,7 +23,7 @@ Partition = tuple[str, int]
 
 logger = logging.getLogger(__name__)
 
-# After this many empty polls (1 s) a batch that librdkafka cannot read may be the cause.
+# After this many empty polls (1 s), check if a batch that librdkafka cannot read is the cause.
 _QUIET_POLLS: Final = 4
 WAIT_S: Final = 0.25
 """Time that `read` waits for the first record before it returns to the loop."""
@@ -36,15 +36,18 @@ class OffsetRange(NamedTuple):
 
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
-    # Partitions that the broker does not serve, with their errors. They are in neither `starts` nor `ends`, but a group
-    # may assign them to us.
+    # Offline partitions with their errors. They are in neither `starts` nor `ends`, but a group can assign them to this
+    # member.
     unserved: Mapping[Partition, str] = MappingProxyType({})
-    # Partitions in which the requested start is behind the last record, with their ends.
+    # Partitions in which the requested start is beyond the last record, with their end offsets.
     beyond: Mapping[Partition, int] = MappingProxyType({})
 
 
 class Progress:
-    """The partitions that this reader has, and those of them that are read to their end, if there are ends."""
+    """The partitions assigned to this reader, and which of them have been read to their end.
+
+    `ends` are the end offsets to stop at, or None to follow the partitions without an end.
+    """
 
     def __init__(self, ends: Mapping[Partition, int] | None) -> None:
         self.ends = ends
@@ -55,7 +58,7 @@ class Progress:
 
     @property
     def is_done(self) -> bool:
-        """True when there is nothing left to wait for."""
+        """True if every assigned partition was read to its end. Never True if the reader follows without an end."""
         return self.ends is not None and self._is_given and not self._open
 
     @property
@@ -68,28 +71,32 @@ class Progress:
         self._is_given = True
         self._mine.update(partitions)
         if self.ends is not None:
-            # A partition that was created after the start has no end, so none of its records is wanted.
+            # A partition created after the start is not in `ends`. None of its records is wanted, so it counts as
+            # finished.
             self._finished.update(self._mine - self.ends.keys())
         self._open = self._mine - self._finished
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """Remove partitions that another member reads now. That member shows their records that are still here."""
+        """Remove partitions that were reassigned to another member.
+
+        That member prints the records that we have only fetched.
+        """
         self._mine.difference_update(partitions)
         self._open = self._mine - self._finished
 
     def finish(self, partition: Partition) -> None:
-        """Mark a partition as read to its end, if there are ends."""
+        """Mark a partition as read to its end. Do nothing if the reader follows without an end."""
         if self.ends is not None:
             self._finished.add(partition)
             self._open.discard(partition)
 
     @property
     def waiting(self) -> list[Partition]:
-        """The partitions that are not read to their end, sorted."""
+        """The sorted partitions that have not been read to their end."""
         return sorted(self._mine if self.ends is None else self._open)
 
     def skip(self, partition: Partition, offset: int) -> None:
-        """Skip the records before `offset`, which cannot be read."""
+        """Skip the records before `offset`, because they cannot be read. Finish the partition if its end is reached."""
         if self.ends is not None and offset >= self.ends.get(partition, 0):
             self.finish(partition)
 
@@ -100,7 +107,7 @@ class Progress:
         if self.ends is None:
             return True
         end = self.ends.get(partition, 0)
-        # Nothing may come after this record, so waiting for one beyond the range would never end.
+        # Finish at the last offset of the range, because a record beyond the range may never arrive.
         if offset >= end - 1:
             self.finish(partition)
         return offset < end
@@ -120,32 +127,35 @@ class RecordSource(Protocol):
         """Let the consumer read the partitions of this source."""
 
     def on_printed(self, records: Sequence[Consumed]) -> None:
-        """Record that these records were printed, so that their offsets may be committed."""
+        """Record that these records were printed. From then on their offsets may be committed."""
 
     def permanent_error(self, error: Any) -> str | None:
-        """Return the message for an error that belongs to no partition, or None to ignore it."""
+        """Return the message for an error that concerns no single partition, or None to ignore the error."""
 
     def start_of(self, partition: Partition) -> int:
         """Return the offset at which reading of a partition began, or -1 if it is unknown."""
 
     def on_skipped(self, partition: Partition, offset: int) -> None:
-        """Record that nothing before this offset will be read."""
+        """Record that the records before this offset are skipped, so that the offset may be committed."""
 
     def finish(self, *, is_away: bool) -> None:
-        """Finish before the consumer closes. `is_away` says that the broker cannot be reached."""
+        """Finish before the consumer closes, for example by a commit.
+
+        `is_away` is True if the broker cannot be reached.
+        """
 
 
 class Assigned:
-    """The source with every requested partition. It commits nothing."""
+    """The source of `kproc consume` without --group: every requested partition. It commits nothing."""
 
     def __init__(self, span: OffsetRange, progress: Progress) -> None:
         self._span = span
         self.progress = progress
-        # The binding requires a group id. Assigned partitions with known offsets never use it.
+        # confluent_kafka requires a group id, but partitions that are assigned with known offsets never use it.
         self.settings: Mapping[str, Any] = {"group.id": "kproc-consume", "enable.auto.commit": False}
 
     def start(self, consumer: Any) -> None:
-        """Assign the partitions that have records to read, or all partitions if there are no ends."""
+        """Assign the partitions that have records to read, or all partitions if the reader follows without an end."""
         from confluent_kafka import TopicPartition
 
         starts, ends = self._span.starts, self._span.ends
@@ -157,10 +167,10 @@ class Assigned:
         """Do nothing: the position is not stored."""
 
     def permanent_error(self, error: Any) -> str | None:
-        """Ignore all but fatal errors.
+        """Ignore all errors except fatal ones.
 
-        librdkafka looks for a coordinator because there is a group id, and a broker without groups answers with an
-        error. The assigned partitions need no coordinator.
+        Because of the group id librdkafka looks for a coordinator, and a broker without groups answers with an error.
+        The assigned partitions need no coordinator.
         """
         from kproc.cli.record_sender import describe_error
 
@@ -222,17 +232,18 @@ class RecordReader:
 
     @property
     def is_done(self) -> bool:
-        """True when there is nothing left to wait for."""
+        """True if every assigned partition was read to its end. Never True if the reader follows without an end."""
         return self._progress.is_done
 
     def read(self, limit: int) -> list[Consumed]:
         """Return up to `limit` records, or none if none has come within WAIT_S."""
         records = []
         first = self._consumer.poll(WAIT_S)
-        # Compare with None, because a message without a value is false.
+        # Compare with None: the length of a message is that of its value, so an empty message is false.
         messages: list[Any] = [first] if first is not None else []
         if messages and limit > 1:
-            # Add only messages that are there already. With a timeout, consume() would wait for a full batch.
+            # Add only messages that have already arrived (timeout 0). With a timeout, consume() would wait for all
+            # `limit` messages.
             messages += self._consumer.consume(limit - 1, 0)
         for message in messages:
             error = message.error()
@@ -253,7 +264,8 @@ class RecordReader:
                     )
                 )
         if (self._is_down or self._is_away) and not records:
-            # One closed connection makes librdkafka report that. Connect to see whether the broker is really down.
+            # librdkafka reports "all brokers down" after a single closed connection. Connect to find out if the broker
+            # is really down.
             self._is_down = False
             self._check_broker()
         self._quiet_polls = 0 if records else self._quiet_polls + 1
@@ -270,8 +282,8 @@ class RecordReader:
     def close(self) -> None:
         """Close the consumer in a daemon thread, and wait for it at most LEAVE_WITHIN_S.
 
-        librdkafka may wait for ever for a broker that hangs, and Ctrl-C would wait with it. The thread ends with this
-        process.
+        librdkafka can wait for ever for a broker that hangs, and Ctrl-C would have no effect. The daemon thread ends
+        with this process.
         """
         raised: list[Exception] = []
 
@@ -291,7 +303,10 @@ class RecordReader:
             raise Failure(f"{self._bootstrap} does not respond: ended without closing the consumer")
 
     def _is_check_due(self) -> bool:
-        """Return True after 1, 2, 4, ... s without records. A quiet topic may be followed for hours."""
+        """Return True after 1, 2, 4, ... s without records.
+
+        Checks become rarer, because a quiet topic can be followed for hours.
+        """
         polls = self._quiet_polls
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
 
@@ -320,7 +335,8 @@ class RecordReader:
         except UnreadableBatch:
             raise
         except (ClientError, Failure) as error:
-            # Another broker leads the partition, or this one is down, which _check_broker reports.
+            # The batch cannot be fetched, because another broker leads the partition or this one is down. _check_broker
+            # reports the latter.
             logger.debug("cannot search for unreadable batches: %s", error)
 
     def _on_unreadable(self, topic: str, partition: int, batch: CheckedBatch) -> None:
@@ -341,7 +357,7 @@ class RecordReader:
         self._quiet_polls = 0
 
     def _check_broker(self) -> None:
-        """Check whether the broker can be reached. If not, report it and wait when following, or else raise."""
+        """Connect to the broker. If that fails, raise the error, or with --follow report it and go on waiting."""
         from kproc.client import ClientError
 
         try:
@@ -363,11 +379,12 @@ class RecordReader:
         from kproc.cli.record_sender import describe_error
 
         if error.code() == KafkaError._PARTITION_EOF:
-            # The end may hold records that are never shown, such as a transaction's marker.
+            # The consumer has reached the end of the partition. The last offsets can be of records that are never
+            # delivered, such as a transaction's marker.
             self._progress.finish((message.topic(), message.partition()))
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._is_down = True
-        # An event without a topic concerns the whole client, so no single partition can be finished because of it.
+        # An error without a topic concerns the whole client, so do not finish a partition because of it.
         elif message.topic() is None:
             self._fatal = self._fatal or self._source.permanent_error(error)
         elif (partition := (message.topic(), message.partition())) in self._unserved:

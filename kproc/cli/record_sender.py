@@ -1,4 +1,7 @@
-"""Sends records with librdkafka's producer, for `kproc produce`. It stops at the first one that cannot be delivered."""
+"""Sends records with librdkafka's producer, for `kproc produce`.
+
+It stops at the first record that cannot be delivered.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ class RecordSender:
             self._producer.begin_transaction()
 
     def send(self, number: int, record: Outgoing) -> None:
-        """Enqueue the record of a line. Wait while the queue is full. Raise BadLine if the record can never be sent."""
+        """Enqueue the record of line `number`. Wait while librdkafka's queue is full.
+
+        Raise BadLine for an unsendable record.
+        """
         from confluent_kafka import KafkaException
 
         options: dict[str, Any] = {"on_delivery": partial(self._on_delivery, number)}
@@ -75,7 +81,7 @@ class RecordSender:
             try:
                 self._producer.produce(self._topic, record.value, record.key, **options)
                 break
-            # librdkafka's queue is full. Polling delivers reports, and each frees a place.
+            # librdkafka's queue is full. Polling handles delivery reports, and each one frees space for a record.
             except BufferError:
                 self._producer.poll(0.1)
                 self._check()
@@ -86,7 +92,10 @@ class RecordSender:
         self._check()
 
     def finish(self) -> int:
-        """Wait until all records are delivered, and commit. Return the number of records."""
+        """Wait until all records are delivered, and commit the transaction if there is one.
+
+        Return the number of records.
+        """
         self._flush()
         if self._is_transactional:
             what = "it is not known whether the transaction was committed"
@@ -94,14 +103,14 @@ class RecordSender:
         return self._count
 
     def abandon(self) -> str:
-        """Send nothing more. Return a sentence about the records sent before."""
+        """Stop sending because of an invalid line. Return a sentence about the fate of the records before it."""
         if self._is_transactional:
             return self._abort()
         self._flush()
         return f"{self._count} records before it were delivered; it and all later ones were not sent"
 
     def interrupt(self) -> None:
-        """Abort an open transaction, because it would hold up readers of committed records until its timeout."""
+        """Abort an open transaction, because read_committed consumers would wait for its timeout."""
         if self._is_transactional:
             self._abort()
 
@@ -120,7 +129,10 @@ class RecordSender:
         return "the transaction was aborted"
 
     def _run_step(self, if_failed: str, step: Callable[[float], None], seconds: float) -> None:
-        """Run a step of the transaction, which librdkafka retries by itself. Raise a Failure if it fails."""
+        """Run a step of the transaction protocol, which librdkafka retries by itself.
+
+        Raise a Failure if the step fails.
+        """
         from confluent_kafka import KafkaException
 
         try:
@@ -142,7 +154,7 @@ class RecordSender:
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        # Ignore the other errors. They concern one broker or a retry, and may be temporary.
+        # Ignore other errors, which concern one broker or a retry and can be temporary.
         if error.fatal():
             self._error = self._error or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -150,8 +162,8 @@ class RecordSender:
 
     def _check(self) -> None:
         if self._is_down:
-            # One closed connection makes librdkafka report that. Connect to find out: a restarted process of the broker
-            # is no reason to stop, but a refused connection is.
+            # librdkafka reports "all brokers down" after a single closed connection. Connect to find out: go on if a
+            # process of the broker was restarted, and raise if the connection is refused.
             self._is_down = False
             connect(self._bootstrap).close()
         if self._error is not None:

@@ -1,7 +1,6 @@
-"""Reports errors of the broker that librdkafka retries. librdkafka itself reports them only at a record's timeout.
+"""Reports errors of the broker that librdkafka retries silently until a record's timeout, which takes minutes.
 
-The timeout takes minutes. Only librdkafka's debug log of message sets has the reason, in a line for each response with
-an error.
+Only librdkafka's debug log (context msg) has the reason, in a line for each Produce response with an error.
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from kproc.common.errors import ErrorCode
 
 DEBUG: Final = "msg"
 """librdkafka's debug context that logs the errors of message sets, in a line or two for each request."""
-# Shorter errors are normal, for example when a partition has just changed its leader.
+# Report an error only if it has lasted this long. Shorter ones are normal, for example when a partition changes its
+# leader.
 _TELL_AFTER_S: Final = 1.0
 _REFUSED: Final = re.compile(r"MessageSet .* encountered error: (.*) \(actions [^)]*Retry")
 
 
 class Refusals(logging.Handler):
-    """Stores the broker's last error. Reports it once if no record has been delivered for a while."""
+    """Stores the last error in librdkafka's debug log, and reports it once if no record has been delivered for 1 s."""
 
     def __init__(self, topic: str, bootstrap: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Refusals(logging.Handler):
         self.logger.handlers = [self]
 
     def reason(self) -> str | None:
-        """Return the reason why the broker rejected the last records, or None if it did not. May request the status."""
+        """Return why the broker rejected the last records, or None if it did not. Can send a request for the status."""
         if self._last is None:
             return None
         is_storage_error = self._last.endswith(f"({ErrorCode.KAFKA_STORAGE_ERROR.name})")
@@ -46,7 +46,7 @@ class Refusals(logging.Handler):
         return f"the broker's last error was {self._last}"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Read one line of librdkafka's log."""
+        """Parse one line of librdkafka's debug log, and store the error in it."""
         if found := _REFUSED.search(record.getMessage()):
             if self._since_s is None:
                 self._since_s = time.monotonic()
@@ -59,7 +59,7 @@ class Refusals(logging.Handler):
         self._since_s = self._last = self._reported = None
 
     def report(self) -> None:
-        """Print the error on standard error if it has lasted long enough, and not again until it changes."""
+        """Print the error on standard error if it has lasted for 1 s. Print it again only if it changes."""
         if self._since_s is None or self._last == self._reported:
             return
         if time.monotonic() < self._since_s + _TELL_AFTER_S:
@@ -69,7 +69,7 @@ class Refusals(logging.Handler):
 
 
 def named(text: str) -> str:
-    """Return librdkafka's text for an error with Kafka's name behind it, or the text alone if it is unknown."""
+    """Return librdkafka's text for an error, followed by the name of Kafka's error code if it is known."""
     from confluent_kafka import KafkaError
 
     words = text.removeprefix("Broker: ")

@@ -1,4 +1,7 @@
-"""`kproc scale` and `kproc rebalance`: how many processes serve, and which of them serves whom, while it runs."""
+"""`kproc scale` changes the number of a running broker's processes.
+
+`kproc rebalance` moves connections between them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""`kproc serve` and `kproc dev`: settings in, a running broker out. No client library is loaded here, nor
-the one that the other commands are built with: both take longer than a broker's start."""
+"""`kproc serve` and `kproc dev`: build the settings and run a broker.
+
+This module loads neither a client library nor typer, because loading either takes longer than a broker's start.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,8 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
     def reread() -> Config:
         if given.config is None and given.log_file is None:
             raise ConfigError("there is no file (--config) to read again")
-        # A start may read a pipe. Its content is gone at a reload, and the supervisor would wait for more.
+        # Reject a pipe as --config at a reload. The start has read its content, and the supervisor would block waiting
+        # for more.
         if given.config is not None and given.config.exists() and not given.config.is_file():
             raise ConfigError(f"cannot read {given.config} again: it is not a regular file")
         return build()
@@ -112,7 +115,10 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
 
 @contextlib.contextmanager
 def _log_file(path: Path | None) -> Iterator[None]:
-    """Append standard error to a file while the broker runs. The caller's messages go to the former one."""
+    """Append standard error to the file of --log-file while the broker runs.
+
+    Restore the former standard error afterwards.
+    """
     if path is None:
         yield
         return
@@ -137,10 +143,11 @@ def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
         "listeners": f"{protocol}://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
-        # The server.properties that Kafka ships sets 0, too, so that the first consumer of a group does not wait.
+        # 0 as in the server.properties that Kafka ships, so that the first consumer of a group does not wait for
+        # others.
         "group.initial.rebalance.delay.ms": 0,
         "group.streams.initial.rebalance.delay.ms": 0,
-        # Compose files and test suites for a cluster ask for three replicas.
+        # Compose files and test suites made for a cluster request 3 replicas. Accept that, and create 1.
         "kproc.clamp.replication.factor": True,
         "kproc.faults.enable": True,
         "kproc.time.movable": True,
@@ -180,7 +187,8 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
             quiet=True,
         )
     finally:
-        # Only the process that created the directory may remove it, not a forked role that unwinds through here.
+        # Only the process that created the temporary directory may remove it. A forked role can also run this
+        # `finally`.
         if os.getpid() == owner:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -207,7 +215,7 @@ def _run_dev_with_control(given: argparse.Namespace, flags: list[Flag], topics: 
 
 
 def _create_topics(config: Config, wanted: Mapping[str, int], *, is_temporary: bool) -> dict[str, int]:
-    """Create the topics of --topic before the broker starts. Return them with their numbers of partitions."""
+    """Create the topics of --topic before the broker starts. Return their numbers of partitions by name."""
     if not wanted:
         return {}
     if not is_temporary:
@@ -335,8 +343,8 @@ def _build(
 def _warnings_about_data(path: Path) -> list[str]:
     """Warn if another user than root and ours can replace files of the data directory.
 
-    That user can replace records, and by links have the broker write other files. It is no error: a container that runs
-    as root often has a directory of a user of the host.
+    Such a user can replace records, and by links let the broker write to other files. This is only a warning, because a
+    container that runs as root often uses a directory of a user of the host.
     """
     from kproc.broker.supervisor.directory_lock import LOCK_FILE
 
@@ -365,7 +373,7 @@ def _run(
     from kproc.broker.supervisor.service_manager import ServiceManager
 
     manager = ServiceManager.of_environment(os.environ)
-    # Remove it from the environment, so that no child process can send notifications for the broker.
+    # Remove NOTIFY_SOCKET from the environment, so that no child process can notify systemd in the broker's name.
     os.environ.pop("NOTIFY_SOCKET", None)
     return run(
         config,
@@ -378,7 +386,7 @@ def _run(
 
 
 def _format_ready_line(config: Config, ready: dict[str, Any]) -> str:
-    """Return the line of `kproc serve` with the addresses and the kind of flush."""
+    """Return the line that `kproc serve` prints when it is ready, with the addresses and kproc.flush."""
     addresses = ", ".join(
         f"{name} {listener['bound']}"
         + (
@@ -406,7 +414,10 @@ def _dev_text(
     is_temporary: bool,
     has_snippets: bool,
 ) -> str:
-    """Return the banner of `kproc dev`. Settings of clients follow if they hold a password or are wanted."""
+    """Return the banner of `kproc dev`.
+
+    The settings for clients follow if clients need a password, or with `has_snippets`.
+    """
     from kproc.cli.dev_clients import banner, client_lines
 
     file = throwaway.client_file() if throwaway is not None else None
@@ -421,10 +432,11 @@ def _print_ready(text: str) -> None:
         print_block(text)
         sys.stdout.flush()
     except OSError:
-        # The reader of stdout has closed its end. The broker goes on, and the ready file has the same content.
+        # The reader of stdout has closed the pipe. Ignore that: the broker goes on, and the ready file has the same
+        # content.
         return
 
 
 def _count(ready: dict[str, Any], role: str) -> int:
-    """Count the processes of a role in the ready file. Counts set at run time override those of the command line."""
+    """Count a role's processes in the ready file. Counts set at run time override those of the command line."""
     return sum(row["role"] == role and row["pool"] != "control" for row in ready["processes"])

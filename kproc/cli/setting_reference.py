@@ -1,8 +1,8 @@
 """Descriptions of all settings, for `kproc config explain` and SETTINGS.md.
 
-The tables of settings have names, types, defaults, checks and texts. This module adds what follows from them: units,
-ranges in words, whether a setting is dynamic, and which topic setting overrides it. `scripts/settings-reference` writes
-the document, and a test compares it.
+The tables in broker/config have names, types, defaults, checks and texts. This module derives units, ranges in words,
+if a setting is dynamic, and which topic setting overrides it. `scripts/settings-reference` writes the document, and a
+test compares it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _BROKER_SECTIONS: Final = (
     ("kproc's own", OwnSettings),
 )
 NO_EFFECT_SECTION: Final = "Kafka's dynamic settings without effect"
-# The first release has all settings. Add the name of a later setting with its release.
+# The release that introduced a setting. Settings that are not in _SINCE exist since the first release.
 _FIRST_RELEASE: Final = "0.1.0"
 _SINCE: Final[Mapping[str, str]] = {}
 
 _NUMBERS: Final = (Kind.INT, Kind.SHORT, Kind.LONG, Kind.SIZE)
 _BYTES, _MS = "bytes", "ms"
-# Units by a part of the name, as Kafka names its settings.
+# (part of a setting's name, unit): Kafka's settings have their unit in the name.
 _UNITS: Final = (
     (_MS, _MS),
     ("hours", "hours"),
@@ -80,12 +80,13 @@ _UNIT_FACTORS: Final = {
     "hours": ((24, "days"),),
 }
 _NAMES_SHOWN_MAX: Final = 8
-# Roles that share a process cannot be added, removed or given other listeners at run time.
+# Settings that can change at run time only with the process transport, because roles that share one process cannot be
+# added or removed.
 _NEED_PROCESSES: Final = ROLE_COUNTS | {"listeners"}
 
 
 class SettingDescription(NamedTuple):
-    """Everything that the reference says about one setting. Texts are for people."""
+    """The reference's entry about one setting, as texts for users."""
 
     name: str
     scope: str
@@ -96,7 +97,7 @@ class SettingDescription(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name, and the scope of a setting that is not the broker's."""
+        """The setting's name, followed by its scope unless that is the broker."""
         return self.name if self.scope == BROKER else f"{self.name} ({self.scope})"
 
 
@@ -116,9 +117,10 @@ def all_descriptions() -> Iterator[SettingDescription]:
 
 
 def find_descriptions(name: str) -> list[SettingDescription]:
-    """Return the settings of this name: of the broker, of topics, of groups. A variable's name is accepted, too.
+    """Return the settings of this name: of the broker, of topics, of groups.
 
-    A name with the prefix of a listener, and of a SASL mechanism, finds the setting without it.
+    Also accept the name of an environment variable. A name with the prefix of a listener or a SASL mechanism finds the
+    setting without the prefix.
     """
     wanted = _plain_name(name)
     return [each for each in all_descriptions() if each.name == wanted]
@@ -135,7 +137,7 @@ def _plain_name(name: str) -> str:
 
 
 def similar_names(name: str, scope: str | None = None) -> list[str]:
-    """Return names like this one, the best first: those with few other letters, and those that contain it."""
+    """Return names of settings similar to `name`, the most similar first. Names that contain `name` count, too."""
     known = list(dict.fromkeys(each.name for each in all_descriptions() if scope in (None, each.scope)))
     wanted = _plain_name(name).lower().replace("_", ".").replace("-", ".")
     close = difflib.get_close_matches(wanted, known, n=_NAMES_SHOWN_MAX, cutoff=0.7)
@@ -144,7 +146,7 @@ def similar_names(name: str, scope: str | None = None) -> list[str]:
 
 
 def is_known_to_kafka(name: str) -> bool:
-    """Return True for a setting of Kafka that kproc accepts in a file, warns of and otherwise ignores."""
+    """Return True for a setting of Kafka that kproc accepts in a configuration file with a warning, and ignores."""
     return _plain_name(name) in KNOWN_UNHONOURED
 
 
@@ -195,14 +197,14 @@ def _unit(kind: Kind, name: str) -> str:
     parts = name.split(".")
     if kind not in _NUMBERS:
         return ""
-    # `seconds` only as the last part: in bytes.per.second it belongs to another unit.
+    # Accept `seconds` only as the last part of the name: in bytes.per.second the word is part of another unit.
     if parts[-1] == "seconds":
         return "seconds"
     return next((unit for part, unit in _UNITS if part in parts), "")
 
 
 def _range(kind: Kind, check: Any) -> str:
-    """Return the valid values in words, or an empty text if the type says everything."""
+    """Return the valid values in words, or an empty text if every value of the type is valid."""
     if kind is Kind.BOOLEAN:
         return "true or false"
     return check.range if check is not None else ""
@@ -232,7 +234,7 @@ def _default(row: Setting) -> str:
 
 
 def _with_unit(text: str, kind: Kind, name: str) -> str:
-    """Add a second form that is easier to read: 604800000 (7 days)."""
+    """Add a readable form in brackets to a number: 604800000 (7 days)."""
     if kind is Kind.DOUBLE and text == str(DOUBLE_MAX):
         return f"{text} (no limit)"
     if kind not in _NUMBERS or not text.isdecimal():
@@ -256,7 +258,7 @@ def _dynamic(row: Setting) -> str:
 
 
 def of_unsupported(name: str) -> SettingDescription:
-    """Describe a setting of Kafka that kproc accepts in a file, warns of and otherwise ignores."""
+    """Describe a setting of Kafka that kproc accepts in a configuration file with a warning, and ignores."""
     text = (
         "A setting of Kafka that kproc does not support. The broker accepts it at the start, with a warning."
     )

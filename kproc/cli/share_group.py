@@ -1,7 +1,7 @@
-"""Share groups for `kproc group`: where they begin to read each partition, and how far they are behind (KIP-932).
+"""Start offsets and lags of share groups, for `kproc group` (KIP-932).
 
-A share group has no committed offsets. The broker stores a start offset for each partition: all records before it are
-delivered. The lag counts the records behind it whose delivery is not complete.
+A share group has no committed offsets. The broker stores a start offset for each partition: the delivery of all records
+before it is complete. The lag counts the records after it whose delivery is not complete.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SHARE: Final = "share"
 def start_offsets(
     client: Client, names: Iterable[str], refused: dict[str, int] | None = None
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
-    """Return `start_offset` and `lag` of each partition, by group. None is an unknown number.
+    """Return `start_offset` and `lag` of each partition, by group. An unknown number is None.
 
-    Groups with an error are added to `refused` with its code. Without it they raise a Failure.
+    Groups with an error are added to `refused` with the error code. If `refused` is None, raise a Failure instead.
     """
     from kproc.wire.header import ApiKey
 
@@ -91,7 +91,7 @@ def total_lag(rows: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def print_share_group(group: Mapping[str, Any]) -> None:
-    """Print a description of a share group: figures, partitions, members."""
+    """Print a description of a share group: state and lag, partitions, members."""
     print_facts(_facts(group))
     print_table(
         ("TOPIC", "PARTITION", "START", "LAG", "MEMBERS"),

@@ -16,14 +16,15 @@ from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
 from kproc.cli.record_reader import LEAVE_WITHIN_S, WAIT_S
 
-# The command ends when no record has come for this long. A member gets its first partitions within about 2 s.
+# Without --follow the command ends when no record has come for this long. A new member gets its first partitions within
+# about 2 s.
 IDLE_S: Final = 5.0
 _POLL_RECORDS: Final = 500
 _COMMIT_S: Final = 10.0
 
 
 class Acknowledgement(Enum):
-    """The acknowledgement of the records that the command has printed."""
+    """The type of acknowledgement for printed records (KIP-932)."""
 
     ACCEPT = "accepted"
     RELEASE = "released"
@@ -33,7 +34,7 @@ class Acknowledgement(Enum):
 def choose_acknowledgement(
     group: str | None, excluded: Sequence[str], *, follow: bool, reject: bool, release: bool
 ) -> tuple[str, Acknowledgement]:
-    """Return the group and how to acknowledge records, or end the command for options that exclude each other.
+    """Return (group, type of acknowledgement). Raise a usage error for options that exclude each other.
 
     excluded: the given options that do not apply to share groups.
     """
@@ -58,7 +59,8 @@ def choose_acknowledgement(
 class ShareReader:
     """Reads records as a member of a share group. It has the interface of RecordReader.
 
-    With Acknowledgement.RELEASE every record is shown once: the reader is done when the group offers one of them again.
+    With Acknowledgement.RELEASE the group delivers released records again. The reader is done at the first repeated
+    record, so that every record is printed once.
     """
 
     def __init__(
@@ -99,11 +101,11 @@ class ShareReader:
 
     @property
     def is_done(self) -> bool:
-        """True when the queue has no more records for this member."""
+        """True if the group has delivered no record for IDLE_S (without --follow), or a released record again."""
         return self._is_repeating or (not self._follow and self._idle_s >= IDLE_S)
 
     def read(self, limit: int) -> list[Consumed]:
-        """Return up to `limit` records, or none if none has come within WAIT_S. Release the others at once."""
+        """Return up to `limit` records, or none if none has come within WAIT_S. Release further records at once."""
         from confluent_kafka import AcknowledgeType, KafkaException
 
         from kproc.cli.record_sender import describe_error
@@ -137,7 +139,7 @@ class ShareReader:
         return records
 
     def _is_shown(self, record: Consumed) -> bool:
-        """Return True if a record that was released comes again."""
+        """Return True if a record is delivered again after this command has released it."""
         if self._acknowledgement is not Acknowledgement.RELEASE:
             return False
         place = record.topic, record.partition, record.offset
@@ -148,7 +150,7 @@ class ShareReader:
         return False
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """Acknowledge these records, because they were printed, and wait until the broker has stored that."""
+        """Acknowledge these printed records, and wait until the broker has stored the acknowledgements."""
         from confluent_kafka import AcknowledgeType
 
         kind = AcknowledgeType[self._acknowledgement.name]
@@ -170,14 +172,15 @@ class ShareReader:
             ) from error
         for partition, problem in results.items():
             if problem is not None:
-                # The lock was over, for example, or the partition has another owner. The group delivers these again.
+                # The acknowledgement was rejected, for example because the acquisition lock has expired. The group
+                # delivers these records again.
                 print_note(
                     f"kproc: group {self._group}: records of {partition.topic}-{partition.partition} not "
                     f"{self._acknowledgement.value}: {describe_error(problem.args[0])}"
                 )
 
     def close(self) -> None:
-        """Leave the group. Wait for it at most LEAVE_WITHIN_S, as RecordReader does."""
+        """Leave the group. Wait at most LEAVE_WITHIN_S for the broker, as RecordReader does."""
         thread = threading.Thread(target=self._consumer.close, daemon=True)
         thread.start()
         thread.join(LEAVE_WITHIN_S)
@@ -199,7 +202,7 @@ class ShareReader:
 
 
 def _find_consumer() -> Callable[[dict[str, Any]], Any]:
-    """Return confluent-kafka's class. Raise a Failure if the installed version has none."""
+    """Return confluent-kafka's class ShareConsumer. Raise a Failure if the installed version lacks it."""
     import confluent_kafka
 
     found: Callable[[dict[str, Any]], Any] | None = getattr(confluent_kafka, "ShareConsumer", None)
@@ -211,7 +214,7 @@ def _find_consumer() -> Callable[[dict[str, Any]], Any]:
 
 
 def _check_group(bootstrap: str, topics: Sequence[str]) -> None:
-    """Raise a Failure for an unknown topic, and for a broker without share groups. librdkafka would wait for ever."""
+    """Raise a Failure for an unknown topic or a broker without share groups. librdkafka would wait for ever."""
     from kproc.cli.topics import checked_topics
     from kproc.wire.header import ApiKey
 

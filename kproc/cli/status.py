@@ -1,4 +1,4 @@
-"""`kproc status`: what each process of a running broker does now."""
+"""`kproc status`: shows the state and activity of each process of a running broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kproc.cli.lines import print_facts, print_line, print_note
 from kproc.cli.status_source import StatusSource
 from kproc.cli.tables import print_table
 
-# Column, key in the answer, and how a cell is made of its value.
+# (column title, key in the status response, function that formats the value or None).
 COLUMNS = (
     ("ROLE", "role", None),
     ("INDEX", "index", None),
@@ -81,7 +81,7 @@ def status(
 
 
 def _print_apis(apis: list[dict[str, Any]]) -> None:
-    """Print a table of the APIs. The times are in ms and only of timed requests."""
+    """Print a table of the APIs. Times are in ms. Only some requests are timed."""
     parts = {
         "QUEUE": "RequestQueueTimeMs",
         "WORK": "LocalTimeMs",
@@ -117,7 +117,8 @@ def _print_status(answer: dict[str, Any]) -> None:
         for row in answer["processes"]
     ]
     print_table([name for name, _, _ in COLUMNS], rows, drop=DROPPED)
-    # PSS has only pages that a process has mapped and touched. Shared memory beyond that is in use, too, so add it.
+    # PSS counts only pages that a process has mapped and touched. Add shared memory that is in use but mapped by no
+    # process.
     pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
     unmapped_bytes = answer["shared_memory_unmapped_bytes"]
     print_line()
@@ -154,7 +155,7 @@ def _print_facts_of(answer: dict[str, Any]) -> None:
 
 
 def problem_lines(answer: Mapping[str, Any]) -> list[list[str]]:
-    """Return the lines of each kind of problem in a status. A kind without lines is left out."""
+    """Return a list of lines for each kind of problem in a status. Omit kinds without lines."""
     problem = answer.get("problem")
     kinds = (
         [f"problem: {problem}"] if problem else [],
@@ -166,18 +167,18 @@ def problem_lines(answer: Mapping[str, Any]) -> list[list[str]]:
 
 
 def offline_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return a line for each offline partition that the broker names, and a line with the number of the others."""
+    """Return a line for each offline partition that the status lists, and a line with the number of further ones."""
     return _first_lines(answer, "offline", "offline", "{topic}-{partition} at handler {handler}: {reason}")
 
 
 def _unserved_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return a line for each partition's directory that is not served, and a line on how to get the records back."""
+    """Return a line for each partition directory that no topic uses, and a line on how to recover its records."""
     lines = _first_lines(answer, "unserved_directories", "not served", "{directory}: {reason}")
     return [*lines, f"these directories of {answer['data']}: {WAY_OUT}"] if lines else []
 
 
 def _first_lines(answer: Mapping[str, Any], key: str, label: str, words: str) -> list[str]:
-    """Return a line by the template `words` for each row in the status, and one with the number of the others."""
+    """Return a line by the template `words` for each listed row, and one with the number of further rows."""
     found = answer.get(key)
     if not found or not found["count"]:
         return []

@@ -1,7 +1,7 @@
 """Requests a broker's status for the commands: from the broker, or from its supervisor if a role hangs.
 
-The supervisor answers at a socket of its own (supervisor/status_window.py), but only to processes of the same host. The
-broker's `status` has the same limit.
+The supervisor answers at its own Unix socket (supervisor/status_window.py), but only to processes of the same host. The
+broker also sends its status only to its own host.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WINDOW_MS: Final = 1000
 
 
 class StatusSource:
-    """Requests the status any number of times. A context manager. Only one thread may use it."""
+    """A context manager that requests the status repeatedly over one connection. Only one thread may use it."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -42,8 +42,8 @@ class StatusSource:
     def request_status(self) -> dict[str, Any]:
         """Return the status from the broker, or from its supervisor if the broker does not answer in time.
 
-        If the supervisor does not answer either, wait up to _ANSWER_MS for the broker. Raises ConnectionFailed or
-        ConnectionLost if neither can be reached.
+        If the supervisor does not answer either, request again and wait up to _ANSWER_MS for the broker. Raises
+        ConnectionFailed or ConnectionLost if neither can be reached.
         """
         from kproc.client import AnswerTimeout, ConnectionFailed, ConnectionLost
 
@@ -52,7 +52,8 @@ class StatusSource:
             answer = self._request_from_broker(patience_ms)
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             self.close()
-            # Another broker of this host may listen at the same port.
+            # Look for a supervisor only if the address is of this host: a broker of this host may listen at the same
+            # port as the remote one.
             known = _from_window(_ports(self._bootstrap)) if is_of_this_host(self._bootstrap) else None
             if known is None:
                 if isinstance(error, (ConnectionFailed, ConnectionLost)):
@@ -65,7 +66,7 @@ class StatusSource:
         return answer
 
     def find_status(self) -> dict[str, Any] | None:
-        """Return the status, or None: Kafka has none, and a broker can deny it to this client."""
+        """Return the status, or None if the broker has no such operation (Kafka) or denies it to this client."""
         from kproc.client import ClientError
         from kproc.common.errors import KafkaError
 
@@ -75,10 +76,11 @@ class StatusSource:
             return None
 
     def open_process(self, status: dict[str, Any]) -> VerifiedBroker:
-        """Open the broker's process that the last answer names. Raise NotABroker unless the kernel confirms the answer.
+        """Open the broker's process that `status` names. Raise NotABroker unless the kernel confirms the claim.
 
-        Any user can answer at a port. The process must have locked the data directory that the answer names, and listen
-        at the address that gave the answer. The answer of a supervisor is known to come from root or our own user.
+        Any user can listen at a port and send a false status. So the process must have locked the data directory in the
+        status, and listen at the address from which the status came. A status from a supervisor was already verified to
+        come from root or our own user.
         """
         from kproc.broker.supervisor.broker_process import VerifiedBroker, claim_in
 
@@ -113,7 +115,10 @@ class StatusSource:
 
 
 def is_of_this_host(bootstrap: str) -> bool:
-    """Return True if an address of a bootstrap list is one of this host. A name that cannot be resolved is not."""
+    """Return True if an address of a bootstrap list is one of this host.
+
+    A host name that cannot be resolved does not count.
+    """
     from kproc.broker.config.listeners import split_address
 
     for item in bootstrap.split(","):
@@ -123,7 +128,7 @@ def is_of_this_host(bootstrap: str) -> bool:
         except (OSError, UnicodeError):
             continue
         for family, kind, protocol, _, address in found:
-            # The kernel binds a socket to an address of this host only.
+            # Test the address by bind(), which fails for addresses of other hosts.
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
                 probe.bind(address)
                 return True
@@ -136,7 +141,7 @@ def _ports(bootstrap: str) -> set[str]:
 
 
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
-    """Return the status of the broker of this host that listens at one of these ports, from its supervisor."""
+    """Return the status that the supervisor of a broker of this host sends, if the broker listens at one of `ports`."""
     from kproc.broker.role.port_holder import holds_any
     from kproc.broker.supervisor.status_window import WINDOW_PREFIX, request_status, window_owner
     from kproc.client import ClientError
@@ -163,7 +168,7 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
 
 
 def _windows(prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, pid) of the status windows. Any user can bind a name, so only well-formed names count."""
+    """Yield (name, pid) of the status windows. Any user can bind such a name, so skip malformed ones."""
     form = re.compile(rf"{prefix}(\d{{1,10}})(?:-[0-9a-f]+)?")
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         names = {line.rstrip("\n").rpartition(" ")[2].removeprefix("@") for line in file}
@@ -183,7 +188,8 @@ def _user_name(uid: int) -> str:
 def _is_stopped(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The state follows the last parenthesis, because the name of a process can contain parentheses.
+            # proc(5): the state follows the process's name in parentheses. Search the last parenthesis, because the
+            # name can contain some.
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except OSError:
         return False

@@ -1,7 +1,7 @@
-"""Streams groups for `kproc group`: the tasks of a Kafka Streams application and their members (KIP-1071).
+"""Descriptions of streams groups for `kproc group`: tasks of a Kafka Streams application and their members (KIP-1071).
 
-A task has the name that Kafka Streams gives it: the id of its subtopology and its partition, as in 0_3. It reads that
-partition of all input topics of the subtopology.
+A task has the name that Kafka Streams gives it: the id of its subtopology and its partition, as in 0_3. A task reads
+the partition with this number of all input topics of the subtopology.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MISSING_SHOWN: Final = 5
 
 
 def from_streams(client: Client, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of StreamsGroupDescribe in the form of the other groups, with tasks and missing topics."""
+    """Convert a row of StreamsGroupDescribe to the form of other groups, with tasks and missing topics."""
     subtopologies = [] if row["topology"] is None else row["topology"]["subtopologies"] or []
     inputs = {each["subtopology_id"]: _input_topics(each) for each in subtopologies}
     names = {name for topics in inputs.values() for name in topics}
@@ -65,7 +65,8 @@ def _member(
         for tasks in member["assignment"]["active_tasks"]
         for topic in inputs.get(tasks["subtopology_id"], ())
         for number in tasks["partitions"]
-        # A topic can have fewer partitions than the largest one of its subtopology, and so than there are tasks.
+        # Skip topics without a partition of this number: a subtopology has as many tasks as its largest topic has
+        # partitions.
         if number < counts.get(topic, 0)
     ]
     return {
@@ -90,7 +91,7 @@ def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _add_waits(members: list[dict[str, Any]], assignment_epoch: int) -> None:
-    """Add to each member the active tasks of its target that it lacks, each with the members that can still have it."""
+    """Add `waits` to each member: target active tasks that it lacks, with the members that can still have each."""
     owners = {task: member["member_id"] for member in members for task in member["tasks"]["active"]}
     behind = [each["member_id"] for each in members if 0 < each["member_epoch"] < assignment_epoch]
     for member in members:
@@ -130,7 +131,7 @@ def print_streams_members(members: list[dict[str, Any]]) -> None:
 
 
 def print_missing_topics(group: Mapping[str, Any]) -> None:
-    """Print the topics that a streams group waits for."""
+    """Print the missing topics without which a streams group has no tasks."""
     names = group["missing_topics"]
     if not names:
         return

@@ -1,6 +1,6 @@
-"""Tables of commands. On a narrow terminal columns are dropped and cells are shortened.
+"""Prints tables for commands. On a narrow terminal columns are dropped and cells are shortened.
 
-`print_table` prints one. Nothing here knows what a table contains.
+`print_table` prints a table. This module knows nothing about the content.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def print_table(
 
     On a terminal that is too narrow, the columns of `drop` are dropped in order, and a line says so. With `fold`, long
     cells of the first column then get lines of their own, as long options do in a help text. Finally long cells in the
-    columns of `cut` are shortened. A single long name does not cause a column to be dropped. A pipe gets the whole
-    table.
+    columns of `cut` are shortened. A single long name does not cause a column to be dropped. If standard output is no
+    terminal, the whole table is printed.
     """
     table = [[_cell(value) for value in row] for row in rows]
     left_out: list[str] = []
@@ -59,13 +59,13 @@ def print_table(
 
 
 def print_count(count: int, what: str) -> None:
-    """Print the number of rows of a table, but only on a terminal, because the line would disturb a pipe's reader."""
+    """Print the number of rows of a table, but only on a terminal: programs that read a pipe expect only rows."""
     if sys.stdout.isatty():
         print_line(f"({counted(count, what)})")
 
 
 def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> bool:
-    """Return True if a table leaves the columns of `cut` readable on this terminal, or if there is no terminal."""
+    """Return True if the table fits on this terminal with readable columns of `cut`, or if there is no terminal."""
     table = [[_cell(value) for value in row] for row in rows]
     width = sum(_widths(header, table, cut)) + 2 * (len(header) - 1)
     return not sys.stdout.isatty() or width <= shutil.get_terminal_size().columns
@@ -76,7 +76,7 @@ def _narrowed(
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """Drop columns of `drop`, in order, until the table fits into `width`. Return the table and the dropped names.
 
-    Columns of `cut` count with the least width at which they are readable.
+    Columns of `cut` count with the smallest width at which they are readable.
     """
     left_out: list[str] = []
     for name in (each for each in drop if each in header):
@@ -89,7 +89,10 @@ def _narrowed(
 
 
 def _fold(header: Sequence[str], table: list[list[str]], cut: Sequence[str], width: int) -> dict[int, str]:
-    """Remove the cells of the first column that leave too little space for the others. Return them by row."""
+    """Remove cells of the first column that are so long that the other columns do not fit.
+
+    Return them by row number.
+    """
     widths = _widths(header, table, cut)
     available = max(_CUT_READABLE, width - sum(widths[1:]) - 2 * (len(widths) - 1))
     folded = {number: row[0] for number, row in enumerate(table) if len(row[0]) > available}
@@ -99,9 +102,9 @@ def _fold(header: Sequence[str], table: list[list[str]], cut: Sequence[str], wid
 
 
 def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], width: int) -> None:
-    """Shorten the longest cells in place. Sentences keep their first words, and names lose their middle.
+    """Shorten the longest cells of the columns `names` in place, so that the table fits into `width`.
 
-    The columns share the available width: the widest is shortened first, until the next one is as wide.
+    The widest column is shortened first, until it is as wide as the next one, and so on.
     """
     widths = _widths(header, table)
     columns = [header.index(name) for name in names if name in header]
@@ -122,7 +125,7 @@ def shortened(cell: str, room: int) -> str:
     """Shorten a cell to `room` characters: a sentence keeps its first words, and a name loses its middle."""
     if " " in cell:
         words = textwrap.shorten(cell, room, placeholder="", break_long_words=False, break_on_hyphens=False)
-        # If fewer characters are left, the cell is a name with blanks, not a sentence.
+        # If whole words fill less than half of the width, treat the cell as a name with blanks and not as a sentence.
         if len(words) >= room // 2:
             return words.rstrip(":,")
     head = (room - 3 + 1) // 2

@@ -1,7 +1,8 @@
-"""`kproc top`: a broker as it works, in pages: processes, topics, groups, connections, requests.
+"""`kproc top`: watches a broker in pages: processes, topics, groups, connections, requests.
 
-top_page.py has the data of a page, top_screen.py draws it, top_terminal.py is the terminal. This module has the options
-and the loop of keys. One thread at a time reads the broker, so that keys work while it does not answer.
+top_page.py has the data of a page, top_screen.py renders it, top_terminal.py controls the terminal. This module has the
+options and the main loop. A thread sends the requests to the broker, one at a time, so that keys work while the broker
+does not respond.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Once = Annotated[bool, typer.Option("--once", help="Print one update of the page
 
 @dataclass(frozen=True)
 class RowOptions:
-    """The options for the rows of the first page: their order, and which of them are shown."""
+    """The options --sort and --filter for the rows of the page that is shown first."""
 
     sort: SortColumn = None
     is_reversed: Reverse = False
@@ -149,12 +150,12 @@ def _has_terminal() -> bool:
     import os
     import sys
 
-    # A dumb terminal, as in an editor, shows the codes of a screen as text.
+    # TERM=dumb, as in an editor's shell, shows escape sequences as text.
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _print_once(view: View, interval_s: float, output: Format) -> None:
-    """Print one update with rates of the interval before it: the lines above the table, and all rows."""
+    """Print one update: the lines above the table, and all rows, with rates over `interval_s`."""
     import shutil
     import sys
 
@@ -174,7 +175,7 @@ def _print_once(view: View, interval_s: float, output: Format) -> None:
 
 @dataclass
 class _ReadingResult:
-    """The result of a reading: its data, or the reason why there is none."""
+    """The result of reading a page: its data, or the error."""
 
     view: View
     snapshot: PageSnapshot | None = None
@@ -194,7 +195,7 @@ class _PendingReading:
 
 
 class _Loop:
-    """The pages on a terminal, until the user quits."""
+    """The main loop: shows the pages on a terminal until the user quits."""
 
     def __init__(self, links: Links, views: list[View], at: int, interval_s: float) -> None:
         from kproc.cli.top_screen import Mode
@@ -209,15 +210,15 @@ class _Loop:
         self._capacity = 1
 
     def run(self) -> None:
-        """Show pages until the user quits. Raises ClientError instead if the broker cannot be reached at first."""
+        """Show pages until the user quits. Raise ClientError if the broker cannot be reached at the start."""
         from kproc.cli.top_terminal import Terminal, TerminalClosed
         from kproc.client import ConnectionFailed
 
-        # An error message on the user's own screen is better than a screen with nothing but an error.
+        # Connect before the alternate screen is opened, so that an error is a usual message and not an empty page.
         try:
             _ = self._links.client
         except ConnectionFailed:
-            # The supervisor may know more of a broker that accepts no connection.
+            # The broker accepts no connection, but its supervisor may still answer. Show the page then.
             first = self._read(self._view, [])
             if first.snapshot is None:
                 raise
@@ -262,7 +263,7 @@ class _Loop:
             self._answers.append((task, self._read(view, names)))
             wake()
 
-        # A daemon, so that the command can end while the broker does not answer.
+        # A daemon thread, so that the command can exit while the broker does not respond.
         threading.Thread(target=work, name="top-reader", daemon=True).start()
 
     def _apply_answers(self) -> None:
@@ -275,7 +276,7 @@ class _Loop:
                 task.links.close()
 
     def _renew(self) -> None:
-        """Use other connections from now on. Counters of another run of the broker would give wrong rates."""
+        """Open new connections, and discard earlier counters, which can be of an earlier run of the broker."""
         from kproc.cli.top_links import Links
         from kproc.cli.top_page import Reading
 
@@ -285,7 +286,10 @@ class _Loop:
             view.has_rates = False
 
     def _read(self, view: View, names: Sequence[str]) -> _ReadingResult:
-        """Read the page. Every error becomes a part of the answer, because a thread has nobody to raise it to."""
+        """Read a page in the reader thread.
+
+        Return an error in the result, so that the main thread can show or raise it.
+        """
         from kproc.cli.top_links import NotOffered
         from kproc.client import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost, failure_text
         from kproc.common.errors import KafkaError
@@ -295,7 +299,8 @@ class _Loop:
         except NotOffered as error:
             return _ReadingResult(view, error=str(error), retry_s=_IDLE_S)
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
-            # The client's message on a lost connection doubts that this is a kproc broker. We know better by now.
+            # The client's message for a lost connection says that the peer may not be a broker. After a successful
+            # reading use a message without that.
             is_known = isinstance(error, ConnectionLost) and view.snapshot is not None
             reason = f"{self._links.bootstrap} has closed the connection" if is_known else str(error)
             return _ReadingResult(view, error=f"{reason}; trying again", cause=error)
@@ -369,7 +374,7 @@ class _Loop:
     def _show(self, at: int) -> None:
         self._at = at
         self._names = []
-        # The first rates are means of the time since the page was shown last, so that two readings follow at once.
+        # Rates need two readings. Take the second one soon after the first, because the last one may be long ago.
         view = self._view
         view.has_rates = False
         view.due_s = min(view.due_s, time.monotonic())
@@ -396,5 +401,5 @@ class _Loop:
             "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._capacity, "pagedown": self._capacity,
             "home": -(1 << 30), "end": 1 << 30,
         }  # fmt: skip
-        # The renderer limits it to the rows that there are.
+        # render() limits the first row to the existing ones.
         self._view.first = max(0, self._view.first + steps.get(key, 0))

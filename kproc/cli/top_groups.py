@@ -1,4 +1,7 @@
-"""The page `groups` of `kproc top`: lags of all groups by survey, and of those on the screen at each update."""
+"""The page `groups` of `kproc top`.
+
+A survey reads the lags of all groups, an update those of the groups on the screen.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Groups:
-    """The groups of a broker as they were read last."""
+    """The groups of a broker with their last known states and lags."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -37,11 +40,11 @@ class _Groups:
         self._rows: dict[str, dict[str, Any]] = {}
         self._surveyed: dict[str, list[Position]] | None = None
         """Positions behind by group if nothing was updated since the survey."""
-        # The time of a record does not change, so it is read once.
+        # Times of records by position. They do not change, so each is read only once.
         self._times: dict[Position, int] = {}
 
     def survey(self) -> None:
-        """Read states, members and lags of all groups. Ages are kept until the next update."""
+        """Read states, members and lags of all groups. Keep the last known ages of the lags until the next update."""
         client, self._gaps = self._links.client, Gaps()
         rows = {row["group"]: row for row in listed_groups(client, [])}
         self._surveyed = self._add(client, rows)
@@ -51,7 +54,7 @@ class _Groups:
         self._rows = rows
 
     def update(self, names: Sequence[str] | None) -> PageSnapshot:
-        """Return the groups, with present lags and ages of those named."""
+        """Return all groups. Read the present lags and ages of the groups `names`, or of all for None."""
         wanted = self._rows.keys() if names is None else names
         rows = {name: self._rows[name] for name in wanted if name in self._rows}
         client = self._links.client
@@ -75,7 +78,7 @@ def _with_age(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
 
 
 def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> PageSnapshot:
-    """Return the groups with their sums."""
+    """Return the snapshot of the page: the rows, and a line with sums."""
     lag = total(row["lag"] for row in rows)
     behind = sum(bool(row["lag"]) for row in rows)
     shown = "-" if lag is None else show_count(lag)
@@ -87,7 +90,7 @@ def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> Page
 
 
 def _style(row: Row) -> str:
-    # A group without members does not read its lag.
+    # Highlight a group with a lag but no members, because nothing reduces the lag.
     if row["lag"] and row["members"] == 0:
         return "yellow"
     return "dim" if row["lag"] == 0 and row["members"] == 0 else ""

@@ -1,4 +1,4 @@
-"""The connections of `kproc top`. A page opens the one that it needs, and an error closes all."""
+"""The connections of `kproc top`. A page opens the connection that it needs. An error closes all of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 
 class NotOffered(Failure):
-    """The broker cannot show a page from where this command runs. The message says why. A retry would fail, too."""
+    """The broker cannot supply a page's data to this command, for the reason in the message.
+
+    A retry would fail, too.
+    """
 
 
 class Links:
-    """Connections to one broker. One thread uses them at a time."""
+    """The connections to one broker. Only one thread uses them at a time."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

@@ -1,7 +1,7 @@
 """Pages of `kproc top` as data: columns, rows, their order, and how often they are read.
 
-A page is a plain object. Its source reads the broker, only while the page is shown: `survey` reads what every row needs
-for the order, and `update` what changes often, or what only the rows on the screen need. Nothing here knows a terminal.
+A page's source reads data from the broker while the page is shown: `survey` the data of all rows, for sorting, and
+`update` data that change often, or that only the rows on the screen need. This module knows nothing about terminals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DIGITS: Final = re.compile(r"([0-9]{1,18})")
 
 
 class StyledText(NamedTuple):
-    """A piece of a line. `style` is a list of words that top_screen.py knows, such as "bold red"."""
+    """A part of a line with a style, which consists of words that top_screen.py knows, such as "bold red"."""
 
     text: str
     style: str = ""
@@ -41,10 +41,10 @@ Line = Sequence[StyledText]
 
 
 class Column(NamedTuple):
-    """A column: its title, the key of its value in a row, and how a value is shown. None is shown as a dash.
+    """A column: its title, the key of its value in a row, and a function that formats a value. None is shown as a dash.
 
-    width: least width, so that columns keep their place while values change.
-    is_text: aligned to the left and sorted in ascending order. Numbers are sorted in descending order.
+    width: minimal width, so that columns do not move while values change. is_text: aligned to the left and sorted in
+    ascending order. Numbers are sorted in descending order.
     """
 
     title: str
@@ -54,7 +54,7 @@ class Column(NamedTuple):
     is_text: bool = False
 
     def cell(self, row: Row) -> str:
-        """Return a row's cell in this column, not escaped."""
+        """Return the text of a row's cell in this column. Control characters are not escaped."""
         value = row[self.key]
         return "-" if value is None else self.show(value)
 
@@ -70,8 +70,8 @@ class PageSnapshot(NamedTuple):
 class Source(NamedTuple):
     """Reads the data of one page. Both functions raise ClientError or Failure with the reason if they cannot.
 
-    update: returns the data. Its argument is the names of the rows on the screen, or None for all rows.
-    survey: reads what `update` does not read each time, or None.
+    update: returns the data. Its argument are the names of the rows on the screen, or None for all rows. survey: reads
+    the data that `update` does not read each time, or is None.
     """
 
     update: Callable[[Sequence[str] | None], PageSnapshot]
@@ -80,13 +80,11 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class TopPage:
-    """A page: what it shows, and how its data is read.
+    """The definition of a page: its columns, and the source of its data.
 
-    name_key: key of the value by which a row is found again.
-    dropped: titles of columns that a narrow terminal does not show, in the order in which they are dropped.
-    sort: title of the column by which the rows are sorted at first.
-    style: the style of a row.
-    legend: the columns in words, for the help.
+    name_key: key of the value that identifies a row. dropped: titles of columns that a narrow terminal does not show,
+    in the order in which they are dropped. sort: title of the column by which the rows are sorted at first. style:
+    function that returns the style of a row. legend: explanations of the columns, for the help.
     """
 
     name: str
@@ -104,9 +102,9 @@ class TopPage:
 
 
 class ReadingPace:
-    """Limits how often a part of a page is read: it rests for a multiple of the time that the last reading took.
+    """Limits how often a part of a page is read: after each reading it rests for `rest` times the reading's duration.
 
-    A rest of more than `late_s` is shortened, to this time or to _LEAST_REST times the reading.
+    A rest longer than `late_s` is shortened to the larger of `late_s` and _LEAST_REST times the reading's duration.
     """
 
     def __init__(self, rest: int, late_s: float) -> None:
@@ -117,16 +115,16 @@ class ReadingPace:
 
     @property
     def is_due(self) -> bool:
-        """True if the part may be read again."""
+        """True if the rest after the last reading is over."""
         return time.monotonic() >= self._next_s
 
     @property
     def rest_s(self) -> float:
-        """Time between two readings in seconds, at least."""
+        """The minimal time between two readings in seconds."""
         return min(self.took_s * self._rest, max(self._late_s, self.took_s * _LEAST_REST))
 
     def run(self, read: Callable[[], Any]) -> Any:
-        """Read the part, and return what `read` returns."""
+        """Call `read`, measure its duration, and return its result."""
         began_s = time.monotonic()
         try:
             return read()
@@ -138,24 +136,31 @@ class ReadingPace:
 
 @dataclass
 class Reading:
-    """A source with its paces and its last data."""
+    """A source, with the paces of its surveys and updates."""
 
     source: Source
     survey_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_SURVEY_REST, _SURVEY_LATE_S))
     update_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_UPDATE_REST, _UPDATE_LATE_S))
 
     def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> PageSnapshot:
-        """Read the data: the rows named `names` completely, the survey only if it is due or `has_survey` says so."""
+        """Return the page's data, complete for the rows `names`.
+
+        Run the survey first if it is due or `has_survey` is set.
+        """
         if self.source.survey is not None and (has_survey or self.survey_pace.is_due):
             self.survey_pace.run(self.source.survey)
         snapshot: PageSnapshot = self.update_pace.run(lambda: self.source.update(names))
         if snapshot.values.get("notice"):
-            # The supervisor answered for a broker that hangs. It needs no rest, and the user needs the news.
+            # The supervisor answered instead of a broker that hangs. Reading from it is cheap, so do not rest before
+            # the next reading.
             self.update_pace.took_s = 0.0
         return snapshot
 
     def cost(self, interval_s: float) -> str:
-        """Return how long the broker took for the last reading, and how often it is read. Empty before the first."""
+        """Return a text: the duration of the last reading, and the time between readings.
+
+        Empty before the first reading.
+        """
         if not self.update_pace.took_s:
             return ""
         text = f"{_ms(self.update_pace.took_s)} every {_seconds(max(interval_s, self.update_pace.rest_s))}"
@@ -173,9 +178,9 @@ def arrange(
     is_reversed: bool = False,
     wanted: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the rows with the text `wanted` in a text column, sorted by a column.
+    """Return the rows that contain the text `wanted` in a text column, sorted by `column`.
 
-    Equal rows are in the order of their names. Rows without a value come last, in both directions.
+    Equal rows are sorted by name. Rows without a value come last in both directions.
     """
     texts = [each for each in page.columns if each.is_text]
     wanted = wanted.lower()
@@ -191,13 +196,16 @@ def arrange(
 
 
 def _natural(text: object) -> list[str | int]:
-    """Return a sort key by which t-2 comes before t-10."""
+    """Return a sort key that orders numbers inside texts by value: t-2 before t-10."""
     pieces = _DIGITS.split(str(text).lower())
     return [int(each) if at % 2 else each for at, each in enumerate(pieces)]
 
 
 def per_second(now: float, before: float | None, seconds: float) -> float | None:
-    """Return the rate of a counter. It is unknown without an earlier value, or if the counter has begun anew."""
+    """Return the rate of a counter.
+
+    Return None without an earlier value, or if the counter has become smaller because it was reset.
+    """
     if before is None or now < before or seconds <= 0:
         return None
     return (now - before) / seconds
@@ -221,7 +229,7 @@ def counted(count: int, what: str) -> str:
 
 
 def show_rate(value: float) -> str:
-    """Format bytes per second as a number of bytes; 0 is short, so that idle rows are quiet."""
+    """Format bytes per second with a unit. 0 is formatted as a single digit, so that idle rows are easy to see."""
     return format_bytes(value) if value else "0"
 
 

@@ -1,6 +1,6 @@
-"""Renders a page of `kproc top`: data and choices of the user in, lines out. It knows no terminal.
+"""Renders a page of `kproc top`: makes lines of the page's data and the user's choices. It does not use a terminal.
 
-Every text of the broker is escaped here, in the cells of the table and in all other lines.
+This module escapes control characters in every text of the broker, in table cells and all other lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _GAP: Final = 2
 _NAME_LEAST: Final = 16
 _TEXT_MOST: Final = 28
 _NOTE_LINES_MAX: Final = 3
-# SGR parameters by word. NO_COLOR turns off the colours, but not the attributes (https://no-color.org).
+# Parameters of the terminal's SGR sequence by word. NO_COLOR turns off colours but not attributes
+# (https://no-color.org).
 _ATTRIBUTES: Final = {"bold": "1", "dim": "2", "reverse": "7"}
 _COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _FOOTER: Final = (
@@ -43,7 +44,7 @@ KEYS: Final = (
 
 @dataclass
 class View:
-    """A page with the choices of the user and the last data. It lives as long as the command."""
+    """A page with the user's choices and the last data. It exists as long as the command runs."""
 
     page: TopPage
     reading: Reading
@@ -59,13 +60,13 @@ class View:
     """False if the last reading had no earlier one, or only one from long ago."""
 
     def rows(self) -> list[Row]:
-        """Return the rows in the chosen order."""
+        """The rows that match the filter, in the chosen order."""
         rows = self.snapshot.rows if self.snapshot is not None else []
         return list(arrange(self.page, rows, self.column, is_reversed=self.is_reversed, wanted=self.wanted))
 
 
 class Mode(NamedTuple):
-    """The state that all pages share."""
+    """The state of `kproc top` that does not depend on the page."""
 
     interval_s: float
     is_paused: bool = False
@@ -74,7 +75,7 @@ class Mode(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """The lines of a screen, the names of the rows on it, the number of the first one, and how many rows fit."""
+    """The lines of a screen, the names of the table rows on it, the index of the first row, and how many rows fit."""
 
     lines: list[Line]
     names: list[str]
@@ -91,7 +92,7 @@ def render(view: View, pages: Sequence[TopPage], mode: Mode, width: int, height:
         lines += _help(view.page, width)
     else:
         lines += _notes(view, width)
-        # The header of the table and the footer take a line each.
+        # Subtract two lines: the table's header and the footer.
         capacity = max(0, height - len(lines) - 2)
         rows = view.rows()
         first = max(0, min(view.first, len(rows) - capacity))
@@ -111,7 +112,10 @@ def render(view: View, pages: Sequence[TopPage], mode: Mode, width: int, height:
 def table_lines(
     page: TopPage, by: Column | None, rows: Sequence[Row], width: int | None, *, is_styled: bool = True
 ) -> list[Line]:
-    """Return the header and the rows. Columns that do not fit are dropped; None as width shows all, uncut."""
+    """Return the header and the rows.
+
+    Columns that do not fit are dropped; With a width of None all columns are shown in full.
+    """
     cells = {column: [printable(column.cell(row)) for row in rows] for column in page.columns}
     columns, widths = _fit(page, cells, width)
     header: list[StyledText] = []
@@ -133,7 +137,7 @@ def table_lines(
 
 
 def _fit(page: TopPage, cells: dict[Column, list[str]], width: int | None) -> tuple[list[Column], list[int]]:
-    """Return the columns that fit, and their widths. The first column gets the space that the others leave."""
+    """Return the columns that fit and their widths. The first column gets the remaining width."""
     longest = {
         column: max([len(column.title), *(_width(cell) for cell in each)]) for column, each in cells.items()
     }
@@ -164,7 +168,7 @@ def _aligned(cell: str, room: int, *, is_left: bool) -> str:
 
 
 def _tabs(view: View, pages: Sequence[TopPage], mode: Mode, width: int) -> Line:
-    """Return the line with the pages' keys and names, and how often the broker is asked."""
+    """Return the top line: keys and names of the pages, and how often the broker is read."""
     line: list[StyledText] = []
     for number, page in enumerate(pages, 1):
         is_shown = page is view.page
@@ -172,13 +176,13 @@ def _tabs(view: View, pages: Sequence[TopPage], mode: Mode, width: int) -> Line:
         line.append(StyledText(name, "bold reverse" if is_shown else ""))
     pace = "paused" if mode.is_paused else view.reading.cost(mode.interval_s)
     if sum(_width(span.text) for span in line) + 1 + _width(pace) > width:
-        # On a narrow screen, leave out the time of the survey first.
+        # If the line does not fit, omit the time of the survey first.
         pace = pace.partition(" + ")[0]
     return _cut(_spread(line, [StyledText(pace, "bold yellow" if mode.is_paused else "dim")], width), width)
 
 
 def _footer(view: View, mode: Mode, count: str, width: int) -> Line:
-    """Return the line with the keys, or with the filter while the user types it."""
+    """Return the bottom line: the keys, or the filter while the user types it."""
     if mode.is_typing:
         keys: list[StyledText] = [
             StyledText("/", "bold"),
@@ -196,7 +200,7 @@ def _footer(view: View, mode: Mode, count: str, width: int) -> Line:
 
 
 def _notes(view: View, width: int) -> list[Line]:
-    """Return the error, if there is one, and the lines about the whole page."""
+    """Return the error line, if there is an error, and the lines about the whole page."""
     lines: list[Line] = []
     if view.error is not None:
         texts = textwrap.wrap(printable(view.error), max(1, width), break_on_hyphens=False)
@@ -212,7 +216,7 @@ def _notes(view: View, width: int) -> list[Line]:
 
 
 def _wrapped(line: Line, width: int) -> list[Line]:
-    """Break the last span of a line, so that a sentence is shown whole, in at most _NOTE_LINES_MAX lines."""
+    """Wrap the last part of a line, a sentence, to at most _NOTE_LINES_MAX lines."""
     line = [StyledText(printable(text), style) for text, style in line]
     if sum(_width(span.text) for span in line) <= width or not line:
         return [line]
@@ -245,13 +249,13 @@ def _nothing(view: View) -> str:
 
 
 def _spread(left: Sequence[StyledText], right: Sequence[StyledText], width: int) -> Line:
-    """Return a line with the second part at the right edge. It is left out if there is no room for it."""
+    """Return a line with `right` at the right edge. Omit `right` if it does not fit."""
     gap = width - sum(_width(span.text) for span in (*left, *right))
     return [*left, StyledText(" " * gap), *right] if gap >= 1 else list(left)
 
 
 def _cut(line: Iterable[StyledText], width: int) -> Line:
-    """Return as much of a line as fits."""
+    """Return the line, truncated to `width` terminal cells."""
     cut: list[StyledText] = []
     for text, style in line:
         if width <= 0:
@@ -262,7 +266,7 @@ def _cut(line: Iterable[StyledText], width: int) -> Line:
 
 
 def _width(text: str) -> int:
-    """Return the number of cells of a terminal that a text takes. Clients may choose names with wide characters."""
+    """Return the number of terminal cells that a text occupies. Names chosen by clients can have wide characters."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -284,7 +288,7 @@ def plain(line: Line) -> str:
 
 
 def ansi(line: Line, *, has_colour: bool) -> str:
-    """Return a line with the terminal's codes for its styles."""
+    """Return a line with escape sequences for its styles."""
     parts = []
     for text, style in line:
         codes = [

@@ -1,4 +1,7 @@
-"""The pages `processes`, `requests` and `connections` of `kproc top`, from two successive answers of the broker."""
+"""The pages `processes`, `requests` and `connections` of `kproc top`.
+
+Their rates are computed from two successive responses of the broker to `status` or `clients`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ Status = Mapping[str, Any]
 _OFFLINE_MAX: Final = 3
 _BUSY: Final = 0.9
 _ANONYMOUS: Final = "User:ANONYMOUS"
-# Column of the page of requests, and the part of the time that it shows.
+# By column of the page `requests`: the phase of a request whose mean time the column shows.
 _PARTS: Final = {"queue_ms": "RequestQueueTimeMs", "local_ms": "LocalTimeMs", "remote_ms": "RemoteTimeMs"}
 
 
@@ -50,10 +53,11 @@ class _Statuses:
         self._host = _host_times()
 
     def request(self) -> str | None:
-        """Request the next status. Return the notice that came with it."""
+        """Request the next status. Return the notice if it came from the supervisor, else None."""
         status, notice = self._links.request_status()
         now_s, host = time.monotonic(), _host_times()
-        # Counters of another run of the broker say nothing about this one.
+        # If the uptime has become smaller, the broker was restarted. Discard the earlier status, because its counters
+        # do not match.
         is_same = bool(self.now) and status["uptime_ms"] >= self.now["uptime_ms"]
         self.before = self.now if is_same else None
         self.now, self.seconds, self._taken_s = status, max(0.001, now_s - self._taken_s), now_s
@@ -65,7 +69,10 @@ class _Statuses:
 
 
 def _host_times() -> tuple[int, int]:
-    """Return (used CPU time, all CPU time) of this host in ticks. The broker runs here, or it would not answer."""
+    """Return (used CPU time, total CPU time) of this host in ticks.
+
+    The broker sends its status only to its own host.
+    """
     with open("/proc/stat", "rb") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     return sum(fields) - fields[3] - fields[4], sum(fields)  # idle and iowait
@@ -116,7 +123,7 @@ def processes_snapshot(
 
 
 def _process(row: Row, before: Row | None, seconds: float) -> dict[str, Any]:
-    # A restarted role begins its counters anew.
+    # A restarted role has a new pid, and its counters start at 0, so do not compute differences.
     if before is not None and before["pid"] != row["pid"]:
         before = None
     busy = busy_share(row, before)
@@ -155,7 +162,7 @@ def _broker_line(status: Status, before: Status | None, seconds: float, rows: Se
     processors = [row for row in rows if row["role"] == "processor"]
     rate = request_rate(status, before, seconds)
     traffic = [total(row[key] for row in processors) for key in ("bytes_in_per_s", "bytes_out_per_s")]
-    # Roles that are threads of one process share its CPU time.
+    # Count the CPU time of each pid once, because roles that are threads of one process report the same CPU time.
     cpu = total({row["pid"]: row["cpu_percent"] for row in rows}.values())
     shown = [
         "-" if rate is None else show_count(rate),
@@ -252,7 +259,7 @@ def requests_snapshot(
 
 
 def _api(api: Row, earlier: Mapping[int, Row] | None, seconds: float) -> dict[str, Any]:
-    # An API that the earlier status does not have had no request until then.
+    # The status lists only APIs with requests. An API that is missing in the earlier status had none until then.
     nothing = {"requests_total": 0, "errors_total": 0, "total_time_buckets": [], "timed": 0, "times": {}}
     before = None if earlier is None else earlier.get(api["key"], nothing)
     rate = per_second(api["requests_total"], _earlier(before, "requests_total"), seconds)
@@ -270,7 +277,8 @@ def _api(api: Row, earlier: Mapping[int, Row] | None, seconds: float) -> dict[st
         return row
     whole = Histogram.of_buckets(api["total_time_buckets"])
     recent = whole.since(Histogram.of_buckets(before["total_time_buckets"]))
-    # The broker does not time every request. If none of this interval was timed, the times are those of all.
+    # The broker times only some requests. If none was timed in this interval, show the times of all requests since its
+    # start.
     if not recent.count:
         recent, before = whole, nothing
     if recent.count:
@@ -292,7 +300,7 @@ def _sum_ms(api: Row, part: str) -> float:
     if not api["timed"]:
         return 0.0
     times: Row = api["times"][part]
-    # An older broker does not tell the sum, and its rounded mean is all that there is.
+    # An older kproc broker sends no sum. Compute it from the rounded mean.
     return float(times.get("sum", times["mean"] * api["timed"]))
 
 
@@ -339,7 +347,7 @@ REQUESTS: Final = TopPage(
 
 
 class _ConnectionSource:
-    """The connections at two successive times."""
+    """The source of the page `connections`: computes rates from two successive lists of connections."""
 
     def __init__(self, links: Links) -> None:
         self._links = links

@@ -1,4 +1,4 @@
-"""The terminal of `kproc top`: its own screen, keys without Enter, signals. It is always left as it was found."""
+"""The terminal of `kproc top`: alternate screen, keys without Enter, signals. Its former state is always restored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-# xterm: the alternate screen, no cursor, no line wrap. The last sequences undo them in the opposite order.
+# xterm control sequences. _ENTER: alternate screen, no cursor, no line wrap. _LEAVE undoes these in reverse order.
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE: Final = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STOPPING: Final = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
-# A key that is not a character comes as a sequence of bytes. A slow line can deliver it in pieces.
+# Longest wait for the rest of a key's escape sequence, which a slow line can deliver in pieces.
 _SEQUENCE_S: Final = 0.05
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|[\s\S]")
 _UNFINISHED: Final = re.compile(rb"\x1b(\[[0-9;]*|O)?$")
@@ -32,17 +32,20 @@ _NAMES: Final = {
 
 
 def parse_keys(data: bytes) -> list[str]:
-    """Return the names of keys in what a terminal has sent. A character is its own name; unknown keys are left out."""
+    """Return the names of the keys in a terminal's input. A character is its own name.
+
+    Unknown sequences are omitted.
+    """
     found = (_NAMES.get(each, each) for each in _KEY.findall(data.decode("utf-8", "ignore")))
     return [each for each in found if each.isprintable()]
 
 
 class TerminalClosed(Exception):
-    """The terminal has gone, so nobody looks any more."""
+    """The terminal was closed, so that output is pointless."""
 
 
 class Terminal:
-    """A context manager, for the main thread, because only that one gets signals. `wake` may be called by others."""
+    """A context manager for the main thread, because only that one gets signals. Other threads may call only `wake`."""
 
     def __init__(self) -> None:
         self._in = sys.stdin.fileno()
@@ -55,7 +58,7 @@ class Terminal:
         self.has_colour = not os.environ.get("NO_COLOR")
 
     def __enter__(self) -> Self:
-        # The interpreter writes a byte when a signal comes, so that `wait` ends for a new size.
+        # At a signal such as SIGWINCH the interpreter writes a byte to this pipe, so that `wait` returns.
         self._old_wakeup_fd = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         try:
             for number in _ENDING:
@@ -74,7 +77,7 @@ class Terminal:
         self._restore()
 
     def _restore(self) -> None:
-        # A second signal must not interrupt this.
+        # Block signals, so that a second one cannot interrupt the restoration of the terminal.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING, *_STOPPING})
         try:
             self._reset_terminal()
@@ -85,29 +88,31 @@ class Terminal:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def _enter(self) -> None:
-        # In cbreak mode a key arrives without Enter, and Ctrl-C and Ctrl-Z still are signals.
+        # In cbreak mode a key arrives without Enter, and Ctrl-C and Ctrl-Z still send signals.
         tty.setcbreak(self._in, termios.TCSANOW)
         self._write(_ENTER)
         self._drawn = None
 
     def _reset_terminal(self) -> None:
-        # The terminal may have been closed.
+        # Ignore errors of a terminal that was closed.
         with contextlib.suppress(OSError, TerminalClosed):
             self._write(_LEAVE)
         with contextlib.suppress(OSError, termios.error):
             termios.tcsetattr(self._in, termios.TCSANOW, self._saved)
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
-        """Give the terminal back to the shell, and stop as the user wants."""
+        """Handle Ctrl-Z (SIGTSTP): restore the terminal for the shell, and stop this process."""
         self._reset_terminal()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        # Execution continues here after SIGCONT, or at once if nobody controls our jobs.
+        # Execution continues here after SIGCONT, or at once without a shell that controls jobs (an orphaned process
+        # group).
         signal.signal(number, self._stop)
         self._enter()
 
     def _resume(self, _number: int, _frame: FrameType | None) -> None:
-        # After SIGSTOP, which cannot be handled, the shell has the terminal in its own mode.
+        # Handle SIGCONT: after a SIGSTOP, which cannot be handled, the shell has changed the terminal's mode, so set
+        # ours again.
         self._enter()
 
     def _resize(self, _number: int, _frame: FrameType | None) -> None:
@@ -120,12 +125,13 @@ class Terminal:
             columns, lines = os.get_terminal_size(self._out)
         except OSError as error:
             raise TerminalClosed from error
-        # A serial line does not know its size.
+        # A serial line reports the size 0, so assume 80 x 24.
         return columns or 80, lines or 24
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show the lines from the top of the screen. They hold no line ends and fit the width."""
-        # Clear each line before its text: behind a full line the cursor is still on its last character.
+        """Show the lines from the top of the screen. They must have no line ends and fit the width."""
+        # Clear each line before its text and not after it: after a full line the cursor is still on the last character,
+        # which would be cleared.
         text = "\x1b[H" + "\r\n".join(f"\x1b[2K{line}" for line in lines)
         if text != self._drawn:
             self._write(text if self._drawn is not None else f"\x1b[2J{text}")
@@ -140,7 +146,7 @@ class Terminal:
             raise TerminalClosed from error
 
     def wait(self, timeout_s: float) -> list[str]:
-        """Return the keys that were pressed. Ends early, without keys, for `wake` and signals."""
+        """Wait up to `timeout_s` for keys and return them. Return early, without keys, after `wake` or a signal."""
         ready, _, _ = select.select([self._in, self._wakes], [], [], max(0.0, timeout_s))
         if self._wakes in ready:
             with contextlib.suppress(BlockingIOError):
@@ -159,8 +165,8 @@ class Terminal:
         return data
 
     def wake(self) -> None:
-        """End the present or next `wait`. Any thread may call it."""
-        # A full pipe wakes, too.
+        """Make the present or next `wait` return. Any thread may call this."""
+        # Ignore a full pipe: it is readable, so `wait` returns anyway.
         with contextlib.suppress(BlockingIOError):
             os.write(self._waker, b"\0")
 

@@ -30,7 +30,7 @@ from kproc.common.clock import SystemClock
 
 
 class _Topics:
-    """The topics of a broker, with their logs as the last survey found them."""
+    """The topics of a broker, with the sizes and times of their logs from the last survey."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -56,7 +56,7 @@ class _Topics:
         logs = surveyed_logs(local, self._offline) if local is not None else None
         if logs is None:
             sizes = log_sizes(client, self._gaps, None)
-            # Each denied request leaves a line in the log of the broker, so do not repeat it.
+            # Do not repeat a denied request for sizes, because each one causes a line in the broker's log.
             self._may_ask = bool(sizes) or self._gaps.text() is None
             logs = {partition: LogFigures(size, -1, -1) for partition, size in sizes.items()}
             reason = (
@@ -73,7 +73,8 @@ class _Topics:
                 self._newest_ms[name] = max(log.newest_ms, self._newest_ms.get(name, -1))
         now_s = time.monotonic()
         if not self._is_counted:
-            # The growth of the logs is the traffic in. Retention makes a log smaller, and the traffic is then unknown.
+            # Without counters use the growth of the logs as incoming traffic. If retention has made a log smaller, the
+            # traffic is unknown.
             seconds = now_s - self._surveyed_s
             self._rates = {
                 name: Rates(per_second(size, before.get(name), seconds)) for name, size in self._sizes.items()
@@ -81,7 +82,7 @@ class _Topics:
         self._surveyed_s = now_s
 
     def update(self, _names: Sequence[str] | None) -> PageSnapshot:
-        """Return the topics with the traffic since the last update."""
+        """Return the topics with their traffic since the last update."""
         if self._is_counted:
             self._count()
         if not self._is_counted:
@@ -91,7 +92,7 @@ class _Topics:
         return topics_snapshot(rows, self._gaps.text(), self._offline)
 
     def _count(self) -> None:
-        """Read the counters of the broker, if it has them for us."""
+        """Read the broker's traffic counters, if it is a kproc broker on this host."""
         if self._meter is not None:
             self._rates = self._meter.advance([topic["name"] for topic in self._topics])
         elif self._links.local is None:
@@ -103,7 +104,7 @@ class _Topics:
     def _row(self, topic: dict[str, Any], now_ms: int) -> dict[str, Any]:
         name = topic["name"]
         rates = (self._rates or {}).get(name, Rates())
-        # The survey may be older than the last records.
+        # A topic with incoming traffic was written just now, even if the last survey is older.
         newest_ms = now_ms if rates.bytes_in else self._newest_ms.get(name)
         return {
             "topic": name,
@@ -121,7 +122,7 @@ class _Topics:
 def topics_snapshot(
     rows: list[dict[str, Any]], gaps: str | None = None, offline: dict[Partition, str] | None = None
 ) -> PageSnapshot:
-    """Return the topics with their sums."""
+    """Return the snapshot of the page: the rows, and a line with sums."""
     internal = sum(row["is_internal"] for row in rows)
     count = counted(len(rows) - internal, "topic") + (f" and {internal} internal" if internal else "")
     size = total(row["size_bytes"] for row in rows)

@@ -1,4 +1,4 @@
-"""`kproc topic alter|trim`: more partitions, other settings, fewer records."""
+"""`kproc topic alter` adds partitions and changes settings. `kproc topic trim` deletes the oldest records."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ _TRIM = "{result} {topic}-{partition} before offset {start_offset} (records: {re
 
 
 def _trims(name: str, positions: Positions) -> list[dict[str, Any]]:
-    """Return what a deletion before the positions would delete, by partition."""
+    """Return a row for each partition with the number of records before its position, which a trim would delete."""
     return [
         {
             "topic": name,

@@ -1,4 +1,4 @@
-"""`kproc topic describe`: partitions of topics with their offsets, sizes and problems, and settings that differ."""
+"""`kproc topic describe`: shows partitions of topics with offsets, sizes and problems, and settings that differ."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def describe(
 
 
 class _Figures(NamedTuple):
-    """Figures of partitions. Those that are not served are missing in all of them but `sizes`."""
+    """Offsets, sizes and transactions of partitions. An offline partition is only in `sizes`."""
 
     starts: dict[Partition, FoundOffset]
     stable: dict[Partition, FoundOffset]
@@ -58,11 +58,11 @@ class _Figures(NamedTuple):
     """The open transactions of partitions whose last stable offset lags, as far as the broker tells them."""
 
     def records(self, topic: str) -> int:
-        """Return the number of offsets between the starts and the ends of a topic's logs."""
+        """Return the number of offsets in a topic's logs, the sum of end minus start."""
         return sum(end.offset - self.starts[key].offset for key, end in self.ends.items() if key[0] == topic)
 
     def describe(self, topic: str, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the figures of the partition with this row of Metadata."""
+        """Return a dict about the partition that `row` of the Metadata response describes."""
         key = topic, row["partition_index"]
         is_served = key in self.ends
         is_held_back = is_served and self.stable[key].offset < self.ends[key].offset
@@ -83,17 +83,18 @@ class _Figures(NamedTuple):
 def _find_figures(
     client: Client, numbers: Mapping[str, list[int]], gaps: Gaps, errors: dict[Partition, str]
 ) -> _Figures:
-    """Request the figures of these partitions of topics. Partitions that are not served are added to `errors`."""
+    """Request offsets, sizes and transactions of these partitions. Offline partitions are added to `errors`."""
     partitions = [(name, number) for name, each in numbers.items() for number in each]
-    # Each look-up narrows the partitions for the next one, so that a partition that is not served costs one error and
-    # not four.
+    # Each request contains only the partitions that the previous one has found, so that an offline partition causes one
+    # error and not four.
     starts = find_offsets(client, dict.fromkeys(partitions, EARLIEST), errors)
     stable = find_offsets(client, dict.fromkeys(starts, LATEST), errors, isolation=READ_COMMITTED)
     ends = find_offsets(client, dict.fromkeys(stable, LATEST), errors)
     filled = [each for each in ends if starts[each].offset < ends[each].offset]
     newest = find_offsets(client, dict.fromkeys(filled, MAX_TIMESTAMP), errors)
     sizes = log_sizes(client, gaps, numbers)
-    # Only partitions whose last stable offset lags have open transactions, so usually this request is not sent at all.
+    # Only partitions whose last stable offset is below the end can have open transactions, so usually no request for
+    # these is needed.
     held_back = [each for each in ends if stable[each].offset < ends[each].offset]
     opened = _open_transactions(client, held_back, gaps) if held_back else {}
     return _Figures(starts, stable, ends, newest, sizes, opened)
@@ -144,7 +145,10 @@ def _open_transactions(
 
 
 def _topic_settings(client: Client, names: list[str], gaps: Gaps) -> dict[str, dict[str, str | None]]:
-    """Return the settings that are set on the topics themselves. A topic whose settings are hidden is left out."""
+    """Return the settings that are set on the topics themselves.
+
+    A topic whose settings the user may not see is omitted.
+    """
     from kproc.client import error_text
 
     found: dict[str, dict[str, str | None]] = {}

@@ -123,7 +123,7 @@ def _print_topics(rows: list[dict[str, Any]], output: Format) -> None:
 
 
 def sort_rows(rows: list[dict[str, Any]], order: TopicOrder) -> None:
-    """Sort the rows in place. Rows without the figure come last, and equal ones are in the order of their names."""
+    """Sort the rows in place. Rows without a value in the column come last, and equal rows are sorted by name."""
     rows.sort(key=lambda row: str(row["name"]))
     if order is not TopicOrder.NAME:
         key = _KEYS[order]
@@ -154,10 +154,10 @@ def _rows(
 
 
 def _retention(limit: Retention | None, largest_bytes: int | None, age_ms: int) -> dict[str, Any]:
-    """Return the limits, and the used share of the one that is nearer, with its name.
+    """Return the retention limits, and the name and used share of the limit that is reached first.
 
-    largest_bytes: size of the largest partition, because the limit by bytes is for each partition.
-    age_ms: age of the oldest record.
+    largest_bytes: size of the largest partition, because the limit by bytes is for each partition. age_ms: age of the
+    oldest record.
     """
     if limit is None:
         return dict.fromkeys(("retention_ms", "retention_bytes", "retention_used", "retention_by"))

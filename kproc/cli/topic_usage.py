@@ -1,7 +1,7 @@
-"""Usage of topics: bytes on the disk, bytes per second, and how much of their retention. One request for all topics.
+"""Requests the usage of topics: bytes on the disk, bytes per second, retention. One request for all topics.
 
-The broker can lack an API (a control listener, an old Kafka) or the user a right. The figure is then None, and a line
-says so (Gaps).
+If the broker lacks an API (a control listener, an old Kafka) or the user a right, the value is None, and a line reports
+the reason (Gaps).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _OLDEST: Final = 0  # Every record is at or after this time.
 
 
 class Gaps:
-    """Figures that a command cannot show, with the reasons."""
+    """Values that a command cannot show, with the reasons."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
 
     def add(self, what: str, reason: str) -> None:
-        """Add a figure that cannot be shown, with the reason. The first reason of each figure is kept."""
+        """Add a value that cannot be shown, with the reason. Keep the first reason for each value."""
         self._reasons.setdefault(what, reason)
 
     def lacks(self, client: Client, key: ApiKey, what: str) -> bool:
-        """Return True, and add the figure, if the broker does not serve an API at this listener."""
+        """If the broker does not serve an API at this listener, add `what` and return True."""
         if int(key) in client.api_versions():
             return False
         from kproc.wire.header import kafka_name
@@ -49,12 +49,12 @@ class Gaps:
         return True
 
     def text(self) -> str | None:
-        """Return the figures that cannot be shown, with the reasons, or None."""
+        """Return a text with the values that cannot be shown and the reasons, or None if there are none."""
         told = "; ".join(f"{what}: {reason}" for what, reason in self._reasons.items())
         return f"not shown: {told}" if told else None
 
     def report(self) -> None:
-        """Print a line for each figure that cannot be shown."""
+        """Print a line for each value that cannot be shown."""
         for what, reason in self._reasons.items():
             print_note(f"kproc: not shown: {what}: {reason}")
 
@@ -62,7 +62,7 @@ class Gaps:
 def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | None) -> dict[Partition, int]:
     """Return the bytes of each partition's log, for the partitions of `topics`, or for all if it is None.
 
-    Empty if the broker does not tell.
+    Return an empty dict if the broker does not report sizes.
     """
     from kproc.client import error_text
     from kproc.wire.header import ApiKey
@@ -81,10 +81,10 @@ def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | 
             gaps.add("sizes", error_text(directory["error_code"]))
         for topic in directory["topics"]:
             for row in topic["partitions"]:
-                # KIP-113: a future log is the copy of a log that moves to another directory.
+                # KIP-113: skip future logs, which are copies of logs that are being moved to another directory.
                 if not row["is_future_key"]:
                     sizes[topic["name"], row["partition_index"]] = row["partition_size"]
-    # Before version 3 a missing right is an answer without directories.
+    # Before version 3 DescribeLogDirs reports a missing right by a response without directories.
     if answer.get("error_code") or not answer["results"]:
         gaps.add("sizes", "they need the right DESCRIBE on the cluster")
     return sizes
@@ -109,7 +109,7 @@ class Retention(NamedTuple):
 
 
 def retentions(client: Client, gaps: Gaps, names: Iterable[str]) -> dict[str, Retention]:
-    """Return the retention of topics. Topics whose settings the user may not see are left out."""
+    """Return the retention of topics. Topics whose settings the user may not see are omitted."""
     from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
@@ -130,7 +130,7 @@ def retentions(client: Client, gaps: Gaps, names: Iterable[str]) -> dict[str, Re
 
 
 class Rates(NamedTuple):
-    """Per second: bytes and records that a topic got, and bytes that its readers got. None: unknown."""
+    """Rates of a topic per second: bytes and records from producers, and bytes to consumers. None if unknown."""
 
     bytes_in: float | None = None
     records_in: float | None = None
@@ -138,10 +138,10 @@ class Rates(NamedTuple):
 
 
 class TrafficMeter:
-    """Measures the traffic of topics from its creation on, so that the caller can do other work meanwhile.
+    """Measures the traffic of topics, starting when it is created, so that the caller can do other work meanwhile.
 
-    A kproc broker counts it, and tells it to clients of its own host. For other brokers the growth of the logs is the
-    traffic in, and the traffic out is unknown.
+    A kproc broker counts the traffic, and reports it to clients of its own host. For other brokers the growth of the
+    logs counts as incoming traffic, and outgoing traffic is unknown.
     """
 
     def __init__(self, client: Client, local: Client | None, gaps: Gaps) -> None:
@@ -164,36 +164,40 @@ class TrafficMeter:
 
     @property
     def is_counted(self) -> bool:
-        """True if the broker counts the traffic. Otherwise it is the growth of the logs."""
+        """True if the broker's traffic counters are used. Otherwise incoming traffic is the growth of the logs."""
         return self._counter is not None
 
     def measure(self, interval_s: float, names: Iterable[str]) -> dict[str, Rates]:
-        """Return the rates of topics, over at least `interval_s` since the creation."""
+        """Wait until `interval_s` after the creation of this object, and return the rates of topics since then."""
         time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
         return self.advance(names)
 
     def advance(self, names: Iterable[str]) -> dict[str, Rates]:
-        """Return the rates of topics since the last call, or since the creation."""
+        """Return the rates of topics since the last call, or since the creation of this object."""
         after = self._sample()
         now_s = time.monotonic()
         seconds = max(1e-3, now_s - self._began_s)
         rates = {}
         for name in names:
             if self._counter is not None:
-                # A topic without counts has had no traffic yet.
+                # The broker sends no row for a topic that has had no traffic. Count such a topic as 0.
                 before, now = self._before.get(name, _NO_TRAFFIC), after.get(name, _NO_TRAFFIC)
-                # Counts are smaller than before if the topic was created anew or a role was restarted.
+                # Use 0 instead of a negative rate: counters become smaller if the topic was recreated or a role was
+                # restarted.
                 rates[name] = Rates(
                     *(max(0, new - old) / seconds for new, old in zip(now, before, strict=True))
                 )
             elif name in self._before and name in after:
-                # Retention makes a log smaller.
+                # Use 0 instead of a negative rate: retention makes a log smaller.
                 rates[name] = Rates(max(0, after[name][0] - self._before[name][0]) / seconds)
         self._before, self._began_s = after, now_s
         return rates
 
     def _sample(self) -> dict[str, tuple[int, int, int]]:
-        """Return (bytes in, records in, bytes out) by topic up to now. Without a counter only the first one counts."""
+        """Return (bytes in, records in, bytes out) by topic so far.
+
+        Without counters return (size of the logs, 0, 0).
+        """
         if self._counter is None:
             sizes: dict[str, int] = {}
             for (topic, _), size in log_sizes(self._client, self._gaps, None).items():
@@ -206,7 +210,7 @@ class TrafficMeter:
 def connect_locally(client: Client, bootstrap: str) -> Client | None:
     """Return another connection for kproc's own operations, or None if the broker is no kproc of this host.
 
-    Another one, because Kafka closes a connection with a request that it does not know, and logs an error.
+    Use a separate connection, because Kafka closes a connection on which it gets an unknown request, and logs an error.
     """
     from kproc.client import ClientError
 
@@ -233,9 +237,10 @@ class LogFigures(NamedTuple):
 
 
 def surveyed_logs(local: Client, errors: dict[Partition, str]) -> dict[Partition, LogFigures] | None:
-    """Return the figures of all logs, which a kproc broker takes from their files; None if it does not tell.
+    """Return sizes and times of all logs, which a kproc broker reads from the files without opening the logs.
 
-    ListOffsets would make it open each log, for a millisecond each. Offline partitions are added to `errors`.
+    Return None if the broker does not report them. ListOffsets would make the broker open each log, which takes about 1
+    ms each. Offline partitions are added to `errors`.
     """
     from kproc.client import ClientError
 
@@ -256,7 +261,7 @@ def requested_logs(
 ) -> dict[Partition, LogFigures]:
     """Request the size and the times of the newest and oldest record of each log by Kafka's protocol.
 
-    Partitions that are not served are added to `errors`.
+    Offline partitions are added to `errors`.
     """
     from kproc.wire.header import ApiKey
 

@@ -31,7 +31,7 @@ from kproc.common.reading import EARLIEST, LATEST
 if TYPE_CHECKING:
     from kproc.client import Client
 
-# Limit of batches shown for one partition. All of them are counted.
+# Limit of unreadable batches that are shown for one partition. All of them are counted.
 _SHOWN_MAX: Final = 20
 
 
@@ -100,7 +100,8 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
                         "problem": batch.problem,
                     }
                     first.append(shown)
-        # Without progress the loop would request the same offset for ever.
+        # Raise if a response contained no batch after this offset. Otherwise the loop would request the same offset for
+        # ever.
         if offset == before:
             raise Failure(f"{topic}-{partition}: no batch at offset {offset}, but the log ends at {end}")
     return {

@@ -1,4 +1,4 @@
-"""`kproc topic create|delete`, and what the commands about topics share. The others: topic_*.py."""
+"""`kproc topic create|delete`, and common functions of the topic commands. The other commands are in topic_*.py."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ _DELETION = "{result} {name} (partitions: {partitions}, records: {records})"
 
 
 def _deletions(client: Client, names: list[str], *, if_exists: bool) -> list[dict[str, Any]]:
-    """Return what a deletion of these topics would delete. Raise a Failure for an unknown one, unless `if_exists`."""
+    """Return a row for each topic with what its deletion would delete.
+
+    Raise a Failure for an unknown topic unless `if_exists`.
+    """
     from kproc.common.errors import ErrorCode
 
     topics = topic_metadata(client, list(dict.fromkeys(names)))
@@ -152,9 +155,9 @@ def _deletions(client: Client, names: list[str], *, if_exists: bool) -> list[dic
 
 
 def _record_counts(client: Client, partitions: list[Partition]) -> Counter[str] | None:
-    """Return by topic the number of offsets from start to end of the logs that are served.
+    """Return by topic the number of offsets from start to end of the logs that are online.
 
-    None: the broker's listener does not tell, because it is a control listener.
+    Return None at a control listener, which has no ListOffsets.
     """
     from kproc.wire.header import ApiKey
 

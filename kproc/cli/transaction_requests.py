@@ -1,4 +1,4 @@
-"""Requests about transactions to coordinators and to the leaders of partitions (KIP-664)."""
+"""Sends requests about transactions to transaction coordinators and to the leaders of partitions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def partitions_of_producers(client: Client, producer_ids: list[int]) -> set[tupl
     return {
         (int(row["producer_id"]), str(each["topic"]), int(number))
         for row in request_states(client, [str(row["transactional_id"]) for row in listed])
-        # A transactional id with an error has expired since it was listed.
+        # Skip a transactional id with an error: it has expired since ListTransactions returned it.
         if not row["error_code"]
         for each in row["topics"]
         for number in each["partitions"]
@@ -102,14 +102,15 @@ def partitions_of_producers(client: Client, producer_ids: list[int]) -> set[tupl
 
 
 def abort_by_fencing(client: Client, described: Row) -> None:
-    """Abort as a new producer of that id would (Admin.fenceProducers of KIP-664), and wait until it is done."""
+    """Abort a transaction by fencing its producer (as Admin.fenceProducers does, KIP-664). Wait until it is aborted."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     transactional_id = described["transactional_id"]
     fields = {
         "transactional_id": transactional_id,
-        # InitProducerId sets the timeout of the id. Repeat the present one, so that the abort changes nothing else.
+        # InitProducerId also sets the transaction timeout of the id. Send the present timeout, so that it does not
+        # change.
         "transaction_timeout": described["transaction_timeout"],
         "producer_id": -1,
         "producer_epoch": -1,
@@ -119,8 +120,8 @@ def abort_by_fencing(client: Client, described: Row) -> None:
         code: int = client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]
         return code, {code}
 
-    # KIP-664: an InitProducerId without a producer id fences the present producer. It gets CONCURRENT_TRANSACTIONS
-    # until the markers of the abort are written, so repeat it until then.
+    # KIP-664: an InitProducerId without a producer id fences the present producer. The response is
+    # CONCURRENT_TRANSACTIONS until the markers of the abort are written, so repeat the request until then.
     code = _retry_until_loaded(request, also={ErrorCode.CONCURRENT_TRANSACTIONS})
     if code == ErrorCode.CONCURRENT_TRANSACTIONS:
         raise Failure(
@@ -164,8 +165,8 @@ def write_abort(client: Client, topic: str, partition: int, producer: Row) -> No
         "producer_epoch": producer["producer_epoch"],
         "transaction_result": _ABORT,
         "topics": [{"name": topic, "partition_indexes": [partition]}],
-        # The coordinator epoch is -1 before the first marker of a producer. A marker needs one that is not lower than
-        # the last, or the partition rejects it as that of a former coordinator (TRANSACTION_COORDINATOR_FENCED).
+        # Send the coordinator epoch of the producer's last marker (-1: no marker, so send 0). The partition rejects a
+        # marker with a lower epoch (TRANSACTION_COORDINATOR_FENCED).
         "coordinator_epoch": max(0, producer["coordinator_epoch"]),
     }
     answer = client.call_latest(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
@@ -175,7 +176,7 @@ def write_abort(client: Client, topic: str, partition: int, producer: Row) -> No
 
 
 def _retry_until_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
-    """Repeat a request until no error code asks for a retry. Return the last response after _WAIT_SECONDS at most."""
+    """Repeat a request until no error code is retriable, for at most _WAIT_SECONDS. Return the last response."""
     from kproc.common.errors import ErrorCode
 
     early = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *also}

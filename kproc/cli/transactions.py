@@ -1,4 +1,4 @@
-"""`kproc txn list|describe|abort|find-hanging`: transactional ids, and transactions that nobody will end."""
+"""`kproc txn list|describe|abort|find-hanging`: shows and aborts transactions, even those without a coordinator."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STATES: Final = (
     "CompleteAbort",
     "PrepareEpochFence",
 )
-# transaction.max.timeout.ms by default: no transaction that a coordinator knows is open for longer.
+# The default of transaction.max.timeout.ms in minutes: a coordinator aborts a transaction that is open for longer.
 _LONGEST_MINUTES: Final = 15.0
 
 
@@ -287,7 +287,10 @@ def _facts(row: Row) -> Row:
 
 
 def _open_transactions(client: Client, partitions: Iterable[Partition]) -> dict[Partition, list[Row]]:
-    """Return `open_transactions`. Raise a Failure for a partition with an error."""
+    """Return the open transactions by partition as `open_transactions` does.
+
+    Raise a Failure if a partition has an error.
+    """
     refused: dict[Partition, Row] = {}
     found = open_transactions(client, partitions, refused)
     for (topic, number), row in refused.items():
@@ -296,7 +299,7 @@ def _open_transactions(client: Client, partitions: Iterable[Partition]) -> dict[
 
 
 def _open_producer(client: Client, topic: str, partition: int, start_offset: int) -> Row:
-    """Return the producer with an open transaction from `start_offset` on. Raise a Failure if there is none."""
+    """Return the producer whose open transaction begins at `start_offset`. Raise a Failure if there is none."""
     checked_topics(client, [topic])
     rows = _open_transactions(client, [(topic, partition)])[topic, partition]
     found = [row for row in rows if row["current_txn_start_offset"] == start_offset]
@@ -324,8 +327,8 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
     ]
     if not candidates:
         return []
-    # Look up the coordinators last and only for the candidates, because ListTransactions asks every coordinator of the
-    # broker.
+    # Send ListTransactions last and only for the candidates, because the broker handles it in all transaction
+    # coordinators.
     known = partitions_of_producers(client, sorted({row["producer_id"] for _, _, row in candidates}))
     return [
         {

@@ -1,4 +1,4 @@
-"""`kproc tune`: process counts for this machine, by measuring; `kproc tune list`: settings of the host that matter."""
+"""`kproc tune` proposes process counts for this machine by measuring. `kproc tune list` checks settings of the host."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def tune(
     if config is None and consent.yes:
         usage_error("--yes: there is nothing to write without --config FILE")
     if config is not None:
-        # Check this first, because measuring takes a minute.
+        # Check before measuring, which takes a minute, that the file can be written.
         _check_writable(config, consent)
     if from_broker is not None:
         live = _propose_live(from_broker, seconds)

@@ -1,4 +1,4 @@
-"""Errors and reasons of partitions that a broker does not serve, for commands that show the other partitions."""
+"""Explains why partitions are offline, for commands that show the other partitions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 Partition = tuple[str, int]
-# A Handler reports to the controller within some 100 ms why a partition is offline.
+# Repeat the status request some times: a Handler reports the reason for an offline partition to the controller after
+# about 100 ms.
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.2
 
 
 def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> dict[Partition, str]:
-    """Return a line for each partition, in their order: the reason that the broker reports, or else its error.
+    """Return a line for each partition in `errors`, sorted: the reason in the broker's status, or else the error.
 
-    Reasons are part of kproc's status. Kafka reports none, nor does a broker that denies its status to this client.
+    Kafka reports no reasons, nor does a kproc broker that denies its status to this client.
     """
     from kproc.client import error_text
     from kproc.common.errors import ErrorCode
@@ -52,7 +53,7 @@ def explain_coordinator(bootstrap: str) -> str | None:
 
 
 def lacks_coordinators(client: Client, topic: str) -> bool:
-    """Return True if the topic of coordinators does not exist, because nothing has used one on this broker yet."""
+    """Return True if the coordinators' internal topic does not exist, because no client has used a coordinator yet."""
     from kproc.common.errors import ErrorCode
 
     [row] = topic_metadata(client, [topic])

@@ -1,4 +1,4 @@
-"""`kproc user add|list|delete`: users that log in by SCRAM, of a running broker or, with --data, of a stopped one."""
+"""`kproc user add|list|delete`: SCRAM users of a running broker or, with --data, of a stopped one."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def add_user(
         print_done(rows, words, output)
         return
     password = _password(name, password_file)
-    # A request names a user once.
+    # Send a request for each mechanism, because a request may contain a user only once.
     requests = [
         {"deletions": [], "upsertions": [_credential(name, kind, password, iterations)]} for kind in kinds
     ]
@@ -201,7 +201,7 @@ def _password(name: str, file: Path | None) -> str:
 
 
 def _first_of(file: Path) -> str:
-    # Limit the size, because a wrong name such as /dev/zero would otherwise fill the memory.
+    # Limit the bytes read from the password file: a wrong name such as /dev/zero would otherwise fill the memory.
     with open(file, encoding="utf-8") as opened:
         return opened.read(_BYTES_MAX)
 
@@ -220,8 +220,8 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
     if offline is not None:
         from kproc.broker.supervisor.offline_metadata import alter_users
 
-        # A broker derives the keys from the salted password. Nobody does it offline, so derive them here: the metadata
-        # must never have anything from which a login can be made.
+        # A running broker derives the stored keys from the salted password in the request. Derive them here for a
+        # stopped broker: the metadata must never contain the salted password, with which one could log in.
         bodies = [
             {**each, "upsertions": [keys_for_password(row) for row in each["upsertions"]]}
             for each in requests
