@@ -35,11 +35,11 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import codec
 from kproc.wire.schema_steps import RowBudget
 
-# Limit of a request that is decoded, documented in SECURITY.md. Produce has a limit of its own, because its batches are
-# not decoded.
+# Limit (bytes) of a request that is decoded, documented in SECURITY.md. Produce has a limit of its own, because its
+# batches are not decoded.
 REQUEST_BYTES_MAX: Final = 16 << 20
 ROWS_MAX: Final = 100_000
-# Rows that are decoded in one step.
+# Limit of the rows that are decoded in one step.
 STEP_ROWS: Final = 200
 Fields = dict[str, Any]
 
@@ -215,7 +215,8 @@ class DividedRequest:
         if self._failure is None:
             self._handle_slice(self._slices)
             return
-        # Error rows are cheap, even for an API whose slices are small because its rows are expensive.
+        # The request has failed, and rows with an error are cheap. So handle several slices in one step if this API's
+        # slices are small because its rows are expensive.
         for _ in range(self._errors_per_step):
             self._handle_slice(self._slices)
             if self.is_over or self._has_no_slices:
@@ -292,7 +293,8 @@ class DividedRequest:
         self._failure = KafkaError(error.code, error.message)
 
     def _divide(self, fields: Fields) -> None:
-        # The rows may not exist any more when `name_rows` is called. There is one slice without rows then.
+        # `name_rows` may return a request without rows, because the rows have been deleted. It is divided into one
+        # empty slice.
         where = next(each for each in self._api.rows if each.request[0] in fields)
         self._shared = where.shared
         self._joined = JoinedAnswer(

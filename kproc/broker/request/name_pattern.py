@@ -19,8 +19,9 @@ from kproc.common.errors import ErrorCode, KafkaError
 _LENGTH_MAX: Final = 1_000
 # Limit of a compiled pattern: about 10,000 instructions, each of which runs at most once per character of a name.
 _PROGRAM_BYTES_MAX: Final = 1 << 20
-# Limit of a pattern's instructions times a name's characters. A match takes up to 10 ns for each, that is 30 ms.
-# Any pattern suits names of 249 characters, and patterns of 90 instructions suit the longest strings.
+# Limit of a pattern's instructions times a name's characters. A match takes up to 10 ns for each unit of the product,
+# so up to 30 ms. The limit allows any pattern for names of 249 characters, and patterns of 90 instructions for the
+# longest strings.
 _WORK_MAX: Final = 3_000_000
 # Converts characters to items of a list. A match of a hostile pattern takes up to 8 us per character, which is 2 ms for
 # 249. An item of a list takes 10 us.

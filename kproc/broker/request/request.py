@@ -73,8 +73,8 @@ class ClientPeer:
         self.outbox = outbox
         self.identities: dict[int, Identity] = {}  # Connection id -> its client.
         self.sessions: dict[int, Session] = {}  # Connection id -> session of a client that has logged in.
-        # Connections that are leaving this Processor: the store of their responses, and the attempt
-        # (migrating_connections.py).
+        # Connection id of a connection that migrates to another Processor -> (the store of its responses, number of the
+        # attempt). See migrating_connections.py.
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
         # Connection id -> callbacks that cancel its parked requests when the client disconnects.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
@@ -156,7 +156,8 @@ class HandlerRequest(RequestContext):
         self.decoded = None
         # True if the connection is being closed, so that its further frames are ignored.
         self.is_closed = False
-        # Of a timed request (processor/timed_requests.py): when it was dequeued, and when its local work ended.
+        # Times of a timed request (processor/timed_requests.py), in ns: when it was dequeued, and when its local work
+        # ended.
         self._taken_ns = services.clock.host_ns() if flags & FLAG_TIMED else 0
         self.done_ns = 0
 

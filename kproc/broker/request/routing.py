@@ -81,7 +81,7 @@ def partition_key(frame: memoryview) -> bytes | None:
         _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
         at = REQUEST_HEADER.size + max(0, client_bytes)
         if version >= _FLEXIBLE:
-            # A header with tagged fields is too rare to be worth code here.
+            # A frame with tagged fields in its header gets no key, because such frames are too rare to be worth code.
             if frame[at]:
                 return None
             at += 1

@@ -29,8 +29,8 @@ EVICT: Final = 0
 # another one.
 REFUSED: Final = 1 << 63
 
-# Sockets that an Acceptor may have sent to one Processor without acknowledgement. As in Kafka, whose queue
-# newConnections has this capacity. A kernel socket queue has no such limit.
+# Sockets that an Acceptor may have sent to one Processor without acknowledgement. The limit is the capacity of Kafka's
+# queue newConnections. A kernel socket queue has no such limit.
 CREDITS: Final = 20
 
 _REPORT: Final = struct.Struct("=HHH")

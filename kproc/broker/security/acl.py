@@ -124,7 +124,7 @@ def host_of_rule(address: str) -> str | None:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return None
-    # A socket for both versions shows an IPv4 client with a mapped IPv6 address, which Java prints as IPv4.
+    # An IPv6 socket that accepts IPv4, too, shows an IPv4 client with a mapped IPv6 address, which Java prints as IPv4.
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
         parsed = parsed.ipv4_mapped
     if isinstance(parsed, ipaddress.IPv4Address):

@@ -110,7 +110,7 @@ def _alternative_names(rest: list[_Element]) -> bytes:
 
 def _time(element: _Element) -> datetime.datetime:
     text = element.content.decode("ascii")
-    # A UTCTime has a year of two digits. From 50 on it is of the last century (RFC 5280).
+    # A UTCTime has a year of two digits. Years from 50 on are in the 20th century (RFC 5280).
     if element.tag == _UTC_TIME:
         text = ("19" if text >= "50" else "20") + text
     return datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)

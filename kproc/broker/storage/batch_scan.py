@@ -85,8 +85,8 @@ def walk_headers(
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"only {len(chunk)} bytes follow, less than a batch header")
         header = _unpack(chunk, inside)
-        # The length field does not count itself and the base offset before it, so their bytes are added. Below, the
-        # bitwise or of two numbers is negative if one of them is. This is one comparison instead of two.
+        # The length field does not count itself and the base offset before it, so their bytes are added. In the
+        # condition that follows, the bitwise or of two numbers is negative if one of them is, which saves a comparison.
         total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         if (
             header[MAGIC_BYTE] != MAGIC

@@ -144,8 +144,8 @@ class CompactionPass:
     def map_keys(self) -> Iterator[int]:
         """Store the newest offset of each key, from the first dirty offset on."""
         facts, key_map = self._facts, self._map
-        # Skip aborted transactions that ended before the dirty section. Their producers may have committed others
-        # since.
+        # Skip aborted transactions that ended before the dirty section. Their producers may have committed later
+        # transactions.
         open_later = [entry for entry in facts.aborted if entry.last_offset >= facts.first_dirty]
         transactions = CleanedTransactions(open_later)
         for segment in facts.segments:

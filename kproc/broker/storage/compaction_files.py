@@ -86,7 +86,7 @@ class CleanedSegment:
         self._buffers: list[bytes | memoryview] = []
         self._pairs: list[tuple[int, int]] = []
         self._times: list[tuple[int, int]] = []
-        # Remove the files that a pass left which died, because open(create=True) must create new ones.
+        # Remove the .cleaned files of a pass that died, because open(create=True) fails for an existing file.
         for suffix in SWAPPED_SUFFIXES:
             fs.unlink(self.path(suffix))
         self._fd = fs.open(self.path(LOG_SUFFIX), create=True)

@@ -18,7 +18,7 @@ from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
 
 # Bytes of memory of a key's object and its offset's object beside the key's own bytes: 33 and 32, which the allocator
-# rounds up to multiples of 16.
+# rounds up to 48 and 32.
 _OBJECTS_BYTES: Final = 80
 _FLAGS_AT_ONCE: Final = 10_000
 

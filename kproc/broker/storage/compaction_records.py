@@ -178,7 +178,8 @@ class OffsetFlags:
 
     PAGE_OFFSETS: Final = 512
     PAGE_BYTES: Final = PAGE_OFFSETS + 160  # Includes the Python objects of the page and of its number.
-    # If a batch claims more offsets than these pages hold, reading its records is faster than counting.
+    # Limit of the pages whose flags are counted for one batch. If a batch claims more offsets, reading its records is
+    # faster than counting.
     _PAGES_COUNTED_MAX: Final = 2048
 
     __slots__ = ("_pages",)
@@ -278,8 +279,8 @@ class Survivors:
                     else:
                         key, after = _digest(raw, position - 1)
                     position = following
-                    # The map of keys ended before this record, because its memory was full. Keep the record, because a
-                    # newer one is unknown.
+                    # The map of keys ended before this record, because its memory was full. Keep the record, because
+                    # nothing is known about newer records of its key.
                     if offset > latest:
                         stays = True
                     # As in Kafka's cleaner, remove a record without a key, because no later record could ever replace

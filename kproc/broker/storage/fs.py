@@ -47,12 +47,13 @@ _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reser
 _SMALL_BYTES: Final = 1 << 16  # One read of a small file; a read is shorter only at the end of a file.
 
 # Mode of new files. Kafka leaves it to the umask, so that usually every user of the host can read records in spite of
-# ACLs. In kproc only the owner and the data directory's group can.
+# ACLs. In kproc only the broker's user and the group of the data directory can read them.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
 
-# These two calls go through libc, because Python has no fallocate with flags, and its fstatvfs lacks f_type.
+# fallocate and fstatfs are called through libc, because Python has no fallocate with flags, and its fstatvfs lacks
+# f_type.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -387,8 +388,8 @@ def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) ->
     cheaper.
     """
     temporary = path.with_name(path.name + ".tmp")
-    # Remove the temporary file that a crash inside an earlier call left, because open(create=True) must create a new
-    # one.
+    # Remove the temporary file that a crash inside an earlier call left, because open(create=True) fails for an
+    # existing file.
     fs.unlink(temporary)
     descriptor = fs.open(temporary, create=True)
     try:

@@ -173,8 +173,8 @@ class OffsetIndex(_SortedFile):
     def _move_window(self, target: int) -> None:
         """Fill the cache with the entries around a relative offset and those behind them."""
         following = self._window_from + len(self._lasts)
-        # A consumer's next lookup is usually a little behind this one. Then the following window has its entry, without
-        # a binary search.
+        # A consumer's next lookup is usually a little further on. Then the window behind the cached one has its entry,
+        # and no binary search is needed.
         if self._lasts and target > self._lasts[-1]:
             self._read_window(following - 1)
             if target <= self._lasts[-1] or self._window_from + len(self._lasts) == self.count:

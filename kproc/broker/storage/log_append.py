@@ -43,8 +43,8 @@ from kproc.wire.record_batch import (
 )
 from kproc.wire.record_check import check_small
 
-# Bytes between producer snapshots. They limit the replay by a dead owner's successor to about 0.2 s, because a header
-# scan of one-record batches takes 2.9 s/GiB.
+# Bytes between producer snapshots. They limit the replay by the successor of a dead owner to about 0.2 s: a scan of the
+# headers of one-record batches takes 2.9 s per GiB.
 SNAPSHOT_BYTES: Final = 64 << 20
 # Batches of idempotent producers between snapshots. A successor reads each of them, in about 5 us, before it opens the
 # log. If there are more producers than this, a snapshot follows as many batches as there are producers, because a
@@ -252,7 +252,8 @@ class LogAppender:
                         # batch.
                         (count == 1 and not attributes and not delta and total < LEADS_END
                             and lead == LEADS[total])
-                        # Any other batch: check_small raises KafkaError if it is malformed.
+                        # A batch of several records, or a compressed one: check_small raises KafkaError if it is
+                        # malformed.
                         or (attributes in {0, 1, 2, 3, 4} and count == delta + 1 > 0
                             and check_small(attributes, view[HEADER_BYTES:], count))
                     )
@@ -403,7 +404,7 @@ class LogAppender:
 
     def _commit(self, run: AppendRun, batches: list[memoryview], results: _Results) -> None:
         """Write a run and make it visible. If the write fails, undo the run."""
-        # Keep this function in one piece, because every append would pay for further calls.
+        # This long function is not divided, because every append would pay for further calls.
         state = self._state
         segment = state.active
         snapshots = state.snapshots

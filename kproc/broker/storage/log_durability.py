@@ -61,7 +61,7 @@ class LogDurability:
                 fds += segment.pin(indexes=closes or segment is not state.active)
                 pinned += 1
             directory_fd, extra = unsynced.open_names(state.fs) if is_due else (None, ())
-        # No descriptor is left to sync: release the segments that were pinned. Nothing else was changed.
+        # The host has no free descriptor: release the segments that were pinned. Nothing else was changed.
         except StorageFailure:
             for segment in segments[:pinned]:
                 segment.unpin()

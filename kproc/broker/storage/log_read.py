@@ -77,7 +77,7 @@ class LogReader:
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int
     ) -> tuple[list[FileRange], int]:
         """Return (ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
-        # Keep this function in one piece, because every partition of a Fetch that has records would pay for further
+        # This long function is not divided, because every partition of a Fetch that has records would pay for further
         # calls.
         state = self._state
         if not state.start_offset <= offset <= state.end_offset:

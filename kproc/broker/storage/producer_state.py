@@ -38,8 +38,8 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.checksum import crc32c
 from kproc.wire.record_batch import NO_SEQUENCE
 
-# Limit of producers in a partition, because a client can invent producer ids. Above it, those that were idle for
-# longest are removed. If such a producer returns and retries a batch, the batch is stored twice.
+# Limit of producers in a partition, because a client can invent producer ids. Above the limit, the producers that were
+# idle for longest are removed. If a removed producer returns and retries a batch, the batch is stored twice.
 PRODUCERS_MAX: Final = 10_000
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -140,7 +140,7 @@ class ProducerTable:
             return None
         if epoch == entry.epoch:
             last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
-            # A retry repeats an earlier sequence. Search for its original before this counts as a gap.
+            # A retry repeats an earlier sequence. Search for the original batch before the sequence counts as a gap.
             if first_sequence != (last + 1) & SEQUENCE_MAX:
                 mark = _duplicate(entry, first_sequence, last_sequence)
                 if mark is not None:
@@ -323,7 +323,7 @@ class ProducerTable:
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Restore a producer's earlier entry after a failed append. None if the producer was unknown."""
-        # The failed append may have begun a transaction, so remove it before the earlier entry is restored.
+        # The failed append may have begun a transaction. Remove it before the earlier entry is restored.
         self._open.pop(producer_id, None)
         if entry is None:
             self.by_id.pop(producer_id, None)
@@ -412,7 +412,7 @@ def _check_first(entry: ProducerEntry | None, verification: Verification, sequen
 
 def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
     # Keep a producer with an open transaction however old it is. Without its entry the last stable offset would pass
-    # the transaction, and readers of committed records would see it before its end.
+    # the transaction, and readers of committed records would see the transaction's records before its end.
     return entry.open_txn_offset < 0 and now_ms - entry.last_timestamp >= idle_ms
 
 

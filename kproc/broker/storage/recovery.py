@@ -60,7 +60,7 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
     Returns None if the directory has no segment. Raises Corrupt for damage, StorageFailure for a failed system call.
     """
     # Finish a swap of compacted segments first. A crash in the middle of it leaves one segment under .swap names and
-    # others under .deleted names, and every check below reads final names.
+    # others under .deleted names, and all following checks expect final names.
     names = set(finish_swaps(fs, directory))
     # Check both ends of the log before finish_interrupted() unlinks anything. A refused log keeps all of its files, and
     # .deleted files are the evidence that a deletion explains its start.

@@ -189,8 +189,8 @@ class LogSegment:
     def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
         """Open a segment with the state that its last owner exported. Raises Corrupt if size or inode differ."""
         segment = cls.open(fs, directory, exported[0])
-        # With another inode it is another file: the directory was replaced since the export. With another size somebody
-        # has written to the segment since.
+        # With another inode it is another file: the directory was replaced since the export. With another size it was
+        # written to since the export.
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
             raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not the file that its former owner handed over")

@@ -110,7 +110,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
         for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
             return header[MAX_TIMESTAMP]
     except BadBatch:
-        # This is no damage, because the owner may be writing the batch just now.
+        # A bad batch is no damage here, because the owner may be writing it just now.
         return NO_TIMESTAMP
     finally:
         fs.close(descriptor)

@@ -47,8 +47,8 @@ class SegmentRebuild:
             for position, header in batches:
                 base, last = header[BASE_OFFSET], last_offset_of(header)
                 total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-                # The offset goes back although the CRC may match, because it does not cover the offset: a power loss
-                # has lost the page with the first bytes of the batch.
+                # A power loss has lost the page with the first bytes of the batch: its offset is wrong, and the CRC
+                # does not show that, because it does not cover the offset.
                 if base < self.next_offset:
                     raise BadBatch(position, f"base offset {base} is below the expected {self.next_offset}")
                 # The owner would have rolled before this batch, because offsets in indexes have 32 bits. So the offset

@@ -88,7 +88,7 @@ def examine(
             if is_misdated and not config.is_append_time:
                 reject_misdated(view, header, config, now_ms)
             check_small(header.codec, view[HEADER_BYTES:], header.record_count)
-    # Check this last, because recompression may have made the batch smaller.
+    # Check the size of a segment last, because recompression may have made the batch smaller.
     if len(view) > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,

@@ -176,7 +176,8 @@ class StreamsGroup:
     ) -> StreamsHeartbeatResult:
         """Return the result of a member's heartbeat. `has_moved`: the heartbeat has changed its tasks."""
         tasks = member.state.owned.plain
-        # Send the tasks again if the member reports other ones, because it has not received the response with them.
+        # Send the tasks if they have changed, and again if the member reports other tasks: it has not received the last
+        # response.
         needs_tasks = (
             has_moved
             or request.member_epoch == JOIN_EPOCH
@@ -473,6 +474,7 @@ class StreamsGroup:
 
     def _append(self, records: Sequence[StreamsRecord]) -> None:
         if records:
-            # Discard them before the write, because even a failed write can leave some of the records in the log.
+            # Discard the cached endpoints before the write, because even a failed write can leave some of the records
+            # in the log.
             self._fitted.discard_endpoints()
             self._environment.append(self, records)

@@ -104,7 +104,7 @@ class StreamsGroups:
         if isinstance(group, StreamsGroup):
             return group
         if group is None and request.member_epoch != JOIN_EPOCH:
-            # As in Kafka, the message for a member that leaves is another one.
+            # As in Kafka, the error message differs between a member that leaves and any other member.
             kind = "Streams group" if request.member_epoch > JOIN_EPOCH else "Group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
         if group is not None:

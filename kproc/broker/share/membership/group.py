@@ -273,8 +273,8 @@ class ShareGroup:
         """Compute the target assignment of the group's present epoch, and append it at the end."""
         state, epoch, assignable = self.state, self.state.epoch.epoch, self._assignable()
         targets = yield from assign_simple(self._assignor_members(), assignable)
-        # Discard the result if partitions were initialized meanwhile. They do not raise the epoch while it is above the
-        # target's, so the computation would not start again otherwise.
+        # Discard the result if partitions were initialized meanwhile. New partitions do not raise the epoch while it is
+        # above the target's, so they would stay unassigned.
         if assignable != self._assignable() or not is_applicable(targets, epoch, state):
             return
         records: list[ShareRecord] = [
@@ -283,8 +283,8 @@ class ShareGroup:
             if member_id in state.members
             and (target != state.target_of(member_id) or member_id not in state.targets)
         ]
-        # Such a target has no partitions, because the share coordinator has not initialized any. Store no time, so that
-        # the next target is computed at once.
+        # A target without partitions means that the share coordinator has not initialized any. Store it without a time,
+        # so that the next target is computed at once.
         has_partitions = any(targets.values())
         target_epoch = ShareTargetEpoch(epoch, wall_ms if has_partitions else 0)
         records.append((self._key(ShareRecordType.TARGET), target_epoch))

@@ -269,7 +269,7 @@ class Acquisition(DelayedOperation):
             return
         del self._watches[owner]
         if self._services.clock.now_ns() >= self.deadline_ns:
-            # The deadline of this operation completes it.
+            # Do nothing after the deadline, because the purgatory completes this operation then.
             return
         self._vain_wakes += 1
         if isinstance(reply, Lost):

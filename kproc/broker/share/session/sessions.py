@@ -19,8 +19,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
-# Limit of the partitions of one session. A ShareFetch looks at all of them in one step. That takes 1,060 bytecodes a
-# partition if nothing can be acquired, and 3,200 if each has a record. At the limit this is 40 ms and 130 ms.
+# Limit of the partitions of one session. A ShareFetch handles all of them in one step. At the limit that takes 40 ms if
+# no record can be acquired (1,060 bytecodes a partition), and 130 ms if each partition has a record (3,200 bytecodes).
 SESSION_PARTITIONS_MAX: Final = 2_000
 # Limit of the partitions of all sessions of a Handler. Each takes about 200 bytes. Kafka has no such limit.
 PARTITIONS_MAX: Final = 200_000
@@ -62,7 +62,7 @@ class ShareSession:
     def start(self, keys: Iterable[ShareKey]) -> None:
         """Begin with these partitions. The next request has epoch 1."""
         self.epoch = 1
-        # In the order in which the member named them. A partition with records goes to the end.
+        # The partitions in the order in which the member named them. A partition that got records moves to the end.
         self.targets = {key: SessionPartition(must_respond=False) for key in keys}
 
     def update(self, keys: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
@@ -110,7 +110,7 @@ class ShareSessions:
         self._sessions_max = sessions_max
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[int, list[ShareSession]] = {}
-        # By group and member. In each group the session that was used last is the last one.
+        # Sessions by group and member. In each group the session that was used last is the last one.
         self._by_group: dict[str, dict[str, ShareSession]] = {}
         self._partition_count = 0
         self._partitions_by_group: dict[str, int] = {}

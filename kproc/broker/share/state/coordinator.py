@@ -83,7 +83,7 @@ class _StoredPartition:
         self.key = key
         self.state = state
         # Writes of an older leader epoch are rejected. As in Kafka, initializing sets the epoch in the state to 0, but
-        # this one does not decrease before the next load. After a load a former owner still cannot write, because
+        # `fence_epoch` does not decrease before the next load. After a load a former owner still cannot write, because
         # initializing has raised the state epoch.
         self.fence_epoch = state.leader_epoch
         self.snapshot_offset = snapshot_offset
