@@ -369,7 +369,7 @@ def _format_token(response: Fields) -> str:
 
 
 def described_operation(operation: OwnOperation, result: Fields) -> Described | None:
-    """Describe one of kproc's own operations that has succeeded. Return None if it changes nothing."""
+    """Describe one of kproc's own operations that has succeeded. Return None if the operation changes nothing."""
     # A request with a ticket only polls whether an earlier change is done, so it is no change of its own.
     if isinstance(operation, Scale) and operation.ticket is None:
         counts = {"processors": operation.processors, "handlers": operation.handlers}

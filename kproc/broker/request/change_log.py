@@ -138,7 +138,7 @@ class ChangeLog:
             self._log(context, described)
 
     def log_created_topics(self, context: RequestContext, rows: Iterable[Fields]) -> None:
-        """Log topics that exist because a request named them (auto.create.topics.enable)."""
+        """Log topics that were created because a request named them (auto.create.topics.enable)."""
         self._log(context, Described("created topics automatically", succeeded(rows), shown))
 
     def log_aborted_transaction(self, context: RequestContext, transactional_id: str) -> None:
@@ -153,7 +153,7 @@ class ChangeLog:
     def log_removed_members(
         self, context: RequestContext, group_id: str, members: Sequence[LeftMember]
     ) -> None:
-        """Log the members of a group that somebody else has removed, as Admin.removeMembersFromConsumerGroup does."""
+        """Log the group's members that an administrator has removed, as Admin.removeMembersFromConsumerGroup does."""
 
         def format_member(member: LeftMember) -> str:
             address = member.client_host.removeprefix("/")

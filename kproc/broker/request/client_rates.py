@@ -114,7 +114,7 @@ class ClientRates:
         self.is_on = False
 
     def on_image(self) -> None:
-        """Apply changed quotas at once, and discard the accounts of the old ones."""
+        """Apply changed quotas at once, and discard the accounts of the old quotas."""
         version = self._quotas().version
         if version == self._version:
             return
@@ -142,7 +142,7 @@ class ClientRates:
         return self._noted(PRODUCER_BYTE_RATE, _to_ms(self._charge(*found, count, now_ns) - now_ns))
 
     def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
-        """Return for how many ms a client is above its quota. If it is, its Fetch gets no records."""
+        """Return for how many more ms a client stays above its quota, or 0. Until then its Fetches get no records."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         account = None if found is None else self._accounts.get(found[0])
         if account is None:

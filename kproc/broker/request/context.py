@@ -85,7 +85,7 @@ class Peers:
         on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
-        """Call another Handler. `on_reply` gets Lost if it dies before it replies."""
+        """Call another Handler. `on_reply` gets Lost if that Handler dies before it replies."""
         self._ask(handler_id(handler), call, body, on_reply, payload)
 
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
@@ -97,7 +97,7 @@ class Peers:
 
 
 class OwnerServices:
-    """The services of a Handler as the owner of partitions. The controller, which owns none, has none of them."""
+    """The services of a Handler as the owner of partitions. The controller, which owns none, has no such services."""
 
     __slots__ = (
         "coordinators",

@@ -114,10 +114,10 @@ class DividedRequests:
         return sum(not isinstance(job, ListedPages) for job in self._in_work) < IN_WORK_MAX
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return True if a large request of that size may start now. A single one may have any size.
+        """Return True if a large request of that size may start now. The first one may have any size.
 
-        Requests that came through a ring do not count, because many of them must not keep the large ones out. The
-        number of connections bounds them.
+        Requests that came through a ring do not count: many of them must not keep large requests out, and the number of
+        connections limits them.
         """
         in_memory = sum(each.size_bytes for each in self.jobs if each.size_bytes > SMALL_BYTES)
         return not in_memory or in_memory + size_bytes <= IN_WORK_BYTES_MAX
@@ -127,7 +127,7 @@ class DividedRequests:
         return any(each.is_ready for each in self._in_work) or bool(self._waiting and self._has_slot())
 
     def work(self) -> int:
-        """Run one step of one job and return 1 if there was one. Jobs take turns.
+        """Run one step of one job. Return 1 if a job had a step to run, else 0. Jobs take turns.
 
         Run none if a new list has already collected a page in this duty cycle.
         """

@@ -30,7 +30,7 @@ _CORRELATION: Final = Struct(">i")
 class RequestTemplate:
     """Creates request objects for repetitions of a learned request that must wait.
 
-    Their fields are those of the learned one.
+    Their fields are those of the learned request.
     """
 
     __slots__ = ("_request", "listener_and_flags", "peer", "services")

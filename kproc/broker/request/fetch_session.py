@@ -216,7 +216,7 @@ class SessionCache:
 
 
 def targets_of(request: FetchRequest) -> Iterable[FetchTarget]:
-    """Yield the partitions that a request names, in its order."""
+    """Yield the partitions that a request names, in the request's order."""
     for name, topic_id, partitions in request.topics:
         for partition in partitions:
             yield FetchTarget(name, topic_id, partition)

@@ -88,7 +88,7 @@ class SelectionTime:
 
     @property
     def is_used_up(self) -> bool:
-        """True if no further selection may start in this window."""
+        """True if no further selection may start in the present window of 200 ms."""
         now_ns = self._now_ns()
         if now_ns - self._window_ns >= _WINDOW_NS:
             self._window_ns, self._spent_s = now_ns, 0.0

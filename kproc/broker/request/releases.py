@@ -59,7 +59,10 @@ def emulate_release(name: str) -> None:
 
 
 def _missing_resource_types(release: Release) -> list[int]:
-    """Return the types of resources whose configs a release does not have. The APIs that came with them show that."""
+    """Return the types of resources whose configs a release does not have.
+
+    A release has the configs of such a type if it has the API that was introduced with them.
+    """
     apis = {
         config_changes.RESOURCE_BROKER_LOGGER: "IncrementalAlterConfigs",
         config_changes.RESOURCE_CLIENT_METRICS: "ListConfigResources",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class DueTime:
-    """The time from which on a duty cycle must look at timers and rare states. One per Handler; its parts share it.
+    """The time from which on a duty cycle must look at timers and rare states. All parts of a Handler share one.
 
     Requests that repeat the last one of their connection change no timer, so a duty cycle with such requests alone ends
-    after one comparison with `ns`. Everything else calls `press` or `bring_forward`.
+    after one comparison with `ns`. All other requests and events call `press` or `bring_forward`.
     """
 
     __slots__ = ("ns",)

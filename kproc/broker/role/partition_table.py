@@ -66,7 +66,7 @@ class PartitionTable:
         self._words = words
 
     def writer(self, slot: int) -> RowWriter:
-        """Return the owner's side of one row.
+        """Return a writer of one row, for the owner of the row's partition.
 
         A Handler that was killed inside a store left an odd sequence word. The next publication repairs it.
         """

@@ -32,7 +32,7 @@ class BrokerPlan:
 
     @property
     def moved_clock(self) -> Clock:
-        """The clock of all that clients see of time, such as sessions, transactions and timestamps."""
+        """The clock for every time that clients see, such as those of sessions, transactions and timestamps."""
         return self.movable or self.clock
 
     @property

@@ -49,7 +49,10 @@ def acceptor_id(index: int) -> AgentId:
 
 
 def slab_row(agent: AgentId) -> int:
-    """Return the agent's row in the metrics slab. It also holds its sleeping word, so agents must not share a row."""
+    """Return the agent's row in the metrics slab.
+
+    The row also holds the agent's sleeping word, so two agents must not share a row.
+    """
     assert agent.index < _COUNTS_MAX.get(agent.role, 1), agent
     return _FIRST_ROW[agent.role] + agent.index
 
@@ -67,6 +70,6 @@ def start_order(agent: AgentId) -> tuple[int, int]:
 def has_handoff(one: AgentId, other: AgentId) -> bool:
     """Return True if one of the two passes sockets to the other.
 
-    They are an Acceptor and a Processor, and either both or neither serve the control listener.
+    One is an Acceptor and the other a Processor, and either both or neither serve the control listener.
     """
     return {one.role, other.role} == {ACCEPTOR, PROCESSOR} and is_control(one) == is_control(other)

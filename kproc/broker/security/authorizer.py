@@ -123,9 +123,10 @@ def decide_for_any(
 
 
 class StandardAuthorizer:
-    """Kafka's authorizer, one per Handler. `acls` returns the rules of the current image, which may be another table.
+    """Kafka's authorizer, one per Handler.
 
-    `api_name` returns Kafka's name of an API key, for the audit log.
+    `acls` returns the AclTable of the current image, which can change between two calls. `api_name` returns Kafka's
+    name of an API key, for the audit log.
     """
 
     __slots__ = (

@@ -76,7 +76,7 @@ Sources = tuple[object, ...]
 def sources_of(value: Value) -> Sources:
     """Return the TLS settings of a listener with inode, size and time of its store files.
 
-    If they are equal, the TLS context need not be made again.
+    If they have not changed, the TLS context need not be created again.
     """
     settings = [value(name) for name in SETTINGS if name.startswith("ssl.")]
     files = [_stamp(value(name)) for name in ("ssl.keystore.location", "ssl.truststore.location")]

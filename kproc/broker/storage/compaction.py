@@ -183,7 +183,7 @@ class CompactionPass:
     # -- second reading --------------------------------------------------------------------------------------
 
     def rewrite(self, group: Sequence[SealedSegment]) -> Iterator[int]:
-        """Write the surviving records of neighbouring segments into one new segment, which `finish` completes.
+        """Write the surviving records of adjacent segments into one new segment, which `finish` completes.
 
         Yields the number of bytes that it has read or written.
         """

@@ -383,8 +383,8 @@ def _get_number(descriptor: int, name: str) -> int | None:
 def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace a file so that a reader, or a crash, sees either the old or the new content.
 
-    `durable` also makes it survive a power loss, with two syncs. Without it, a power loss can bring the old content or
-    an empty file back. Without it is right for files that can be rebuilt: creating 1,000 topics is then 20 times
+    `durable` also makes it survive a power loss, with two syncs. Without it, a power loss can bring back the old
+    content or an empty file. That is right for files that can be rebuilt: creating 1,000 topics is then 20 times
     cheaper.
     """
     temporary = path.with_name(path.name + ".tmp")

@@ -32,7 +32,7 @@ CLOSED: Final = -1
 
 
 class _SortedFile:
-    """An index file: entries of two integers that both rise, of fixed size. Owned by one LogSegment."""
+    """An index file: entries of two integers that both increase, of fixed size. Owned by one LogSegment."""
 
     ENTRY: ClassVar[struct.Struct]
 

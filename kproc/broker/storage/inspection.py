@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from kproc.broker.storage.log_state import LogState
     from kproc.broker.storage.results import AppendResult
 
-# A record takes about 1 us. Decompressing, or compressing again, takes about 1 us for each 64 bytes.
+# Budget of one duty cycle, in records. Reading a record takes about 1 us, as does decompressing or compressing 64
+# bytes.
 INSPECTED_MAX: Final = 20_000
 _BYTES_PER_RECORD: Final = 64
-# Cost of a new segment, in records.
+# Cost of a new segment, as a number of records.
 ROLL_COST: Final = 1_000
 
 
@@ -35,19 +36,19 @@ class InspectionPaused(Exception):
 
 
 class InspectionBudget:
-    """Counts the work in records that were read. One per Handler, shared by its logs."""
+    """Counts the work of a duty cycle as a number of records that were read. One per Handler, shared by its logs."""
 
     __slots__ = ("_left", "paused")
 
     def __init__(self) -> None:
         self._left = INSPECTED_MAX
-        # Logs with batches that wait. Later batches of these logs must not overtake them.
+        # Logs whose batches wait for a later duty cycle. Later batches of these logs must not overtake them.
         self.paused: set[LogState] = set()
 
     def check(self, state: LogState, *, reads_records: bool = True) -> None:
         """Raise InspectionPaused if a batch of this log must wait for a later duty cycle.
 
-        A batch that costs nothing (`reads_records` is False) only waits behind paused ones of its log.
+        A batch that costs nothing (`reads_records` is False) only waits behind paused batches of its log.
         """
         if (reads_records and self._left <= 0) or state in self.paused:
             raise InspectionPaused
@@ -63,7 +64,7 @@ class InspectionBudget:
         state.limits = None
 
     def spend(self, record_count: int, raw_bytes: int) -> None:
-        """Count a batch of so many records and decompressed bytes."""
+        """Subtract a batch with these numbers of records and of decompressed bytes from the budget."""
         self._left -= record_count + raw_bytes // _BYTES_PER_RECORD
 
     def renew(self) -> None:

@@ -169,7 +169,7 @@ class Log:
             self.durability.write_again()
 
     def close(self, *, clean: bool = True) -> None:
-        """Close all files. If `clean`, first sync everything and write the producer snapshot."""
+        """Close all files. If `clean`, first sync all files and write the producer snapshot."""
         try:
             if clean and self.state.offline_reason is None:
                 self.durability.sync_now(self.prepare_close())

@@ -211,7 +211,7 @@ class LogAppender:
         return result
 
     def _plan(self, batches: list[memoryview], origin: str, now_ms: int, results: _Results) -> AppendRun:
-        """Check the next batches, stamp their offsets, add their results. Stop before one that needs a new segment."""
+        """Check the next batches, stamp offsets, and add results. Stop before a batch that needs a new segment."""
         # This is the hottest loop of the broker. It calls no Python function for a plain batch with one record.
         state = self._state
         segment, start = state.active, len(results)

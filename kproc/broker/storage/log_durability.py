@@ -80,7 +80,7 @@ class LogDurability:
     def _segments_to_sync(
         self, sealed_count: int, *, is_due: bool, closes: bool
     ) -> tuple[list[LogSegment], int]:
-        """Return the segments of a point with so many sealed ones, and the offset where it ends."""
+        """Return the segments of a sync point that has `sealed_count` sealed segments, and the offset where it ends."""
         state = self._state
         sealed = state.unsynced.segments
         # Too many segments are sealed. The point ends where the first segment that it omits begins.
@@ -174,7 +174,7 @@ class LogDurability:
             state.fs.close(descriptor)
 
     def sync(self) -> None:
-        """Sync everything now. Blocks. If it fails, takes the log offline and raises StorageFailure."""
+        """Sync all files now. Blocks. If it fails, takes the log offline and raises StorageFailure."""
         self.sync_most()
         self.sync_now(self.sync_point())
 

@@ -46,8 +46,8 @@ class LogRetention:
     def delete_segments_before(self, offset: int, reason: str) -> int:
         """Delete the oldest segments that end at or before both `offset` and the high watermark. Return how many.
 
-        If there are more than DELETED_TOGETHER, `delete_rest` deletes the others. Files are renamed to .deleted now.
-        unlink_due() unlinks them after file.delete.delay.ms, so that a Processor that sends from them can finish.
+        If there are more than DELETED_TOGETHER, `delete_rest` deletes the remaining ones. Files are renamed to .deleted
+        now. unlink_due() unlinks them after file.delete.delay.ms, so that a Processor that sends from them can finish.
         """
         state = self._state
         now_ms = state.clock.wall_ms()

@@ -98,7 +98,7 @@ def find_timestamp(
 ) -> tuple[int, int] | None:
     """Return (offset, timestamp) of the first record at or after `timestamp` and `from_offset`, or None.
 
-    Raises SearchPaused after a share of the work. Call again with the same `search` to continue.
+    Raises SearchPaused when the present slice of work is done. Call again with the same `search` to continue.
     """
     search.from_offset = max(search.from_offset, from_offset)
     # Begin at an entry with an earlier timestamp. With an equal timestamp a damaged entry could name a later batch, and
@@ -129,9 +129,9 @@ def find_timestamp(
 def max_timestamp_from(segment: LogSegment, offset: int, search: TimestampSearch) -> int:
     """Return the largest timestamp in ms at or after an offset, or -1.
 
-    Used if DeleteRecords has deleted the record with the segment's largest timestamp. Reads all headers from the
-    offset on, and the records of the first batch, which may begin before the offset. Raises SearchPaused after a
-    share of the work. Call again with the same `search` to continue.
+    Used if DeleteRecords has deleted the record with the segment's largest timestamp. Reads all headers from the offset
+    on, and the records of the first batch, which may begin before the offset. Raises SearchPaused when the present
+    slice of work is done. Call again with the same `search` to continue.
     """
     base, start, position, largest = search.scanned
     if (base, start) != (segment.base_offset, offset):

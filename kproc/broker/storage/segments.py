@@ -38,7 +38,7 @@ class ColdSegments:
         return len(self._segments)
 
     def add(self, segment: LogSegment) -> None:
-        """Add a segment that is read now. Close the one that was read least recently if there are too many."""
+        """Add a segment that is read now. If there are too many, close the segment that was read least recently."""
         self._segments.pop(segment, None)
         self._segments[segment] = None
         if len(self._segments) > self._limit:
@@ -172,8 +172,8 @@ class SegmentList:
     def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:
         """Rename adjacent segments' files to .deleted, for a compacted segment that begins at `base_offset`.
 
-        They stay in the list until replace(), which must follow. The producer snapshot of the first segment stays,
-        because the new segment has the same base offset.
+        The segments stay in the list until replace(), which must follow. The producer snapshot of the first segment
+        stays, because the new segment has the same base offset.
         """
         gone = self._segments[number : number + count]
         # The renames replace .deleted files of earlier swaps. Remove the entries of those, so that the new files of the

@@ -119,7 +119,7 @@ def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:
 
 
 def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology:
-    """Return the topology of the group after the request. Raises KafkaError if the request has another one."""
+    """Return the topology of the group after the request. Raises KafkaError if the request has a different topology."""
     known, own = state.topology, request.topology
     if known is None:
         if own is None:
@@ -185,7 +185,8 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
 def filter_offsets(topology: Topology, offsets: TaskOffsets) -> dict[Task, int]:
     """Return the offsets of tasks whose subtopology exists.
 
-    The coordinator keeps them in memory only, so this bounds them: a client chooses the ids, which can have 32 KB each.
+    The coordinator keeps them in memory only, so this limits their memory: a client chooses the ids, which can have 32
+    KB each.
     """
     ids = {each.subtopology_id: each.subtopology_id for each in topology.subtopologies}
     return {(ids[name], partition): offset for (name, partition), offset in offsets if name in ids}

@@ -70,7 +70,10 @@ def _tasks(subtopologies: Iterable[tuple[str, SubtopologyTasks]]) -> list[Task]:
 
 
 class _Quota:
-    """The share of tasks of a member, rounded up. When a member has reached it, the rest is shared by the others."""
+    """The share of tasks of a member, rounded up.
+
+    When a member has reached it, the other members share the rest.
+    """
 
     def __init__(self, total: int, member_count: int) -> None:
         self._total = total

@@ -65,7 +65,7 @@ def absence_of_member(group_id: str, member: StreamsGroupMember) -> StreamsRecor
 def removal_records(
     state: StreamsGroupState, members: Iterable[StreamsGroupMember]
 ) -> Iterator[StreamsRecord]:
-    """Yield the records that remove members, and the epoch without them."""
+    """Yield the records that remove members, and the record of the epoch without them."""
     for member in members:
         yield from _tombstones(state.group_id, member.member_id)
     yield raised_epoch(state.group_id, state.epoch)

@@ -42,7 +42,10 @@ class StreamsRecordType(IntEnum):
 
 
 class StreamsGroupEpoch(msgspec.Struct, frozen=True):
-    """Value 17. The epoch rises when members, the topology, its topics or the configs of the assignment change."""
+    """Value of a record of type 17: the group epoch.
+
+    It rises when members, the topology, its topics or the configs of the assignment change.
+    """
 
     epoch: int
     metadata_hash: int = 0
@@ -62,7 +65,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class StreamsMember(msgspec.Struct, frozen=True, kw_only=True):
-    """Value 19: a member's process, and its client."""
+    """Value of a record of type 19: a member's process, and its client."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -76,7 +79,7 @@ class StreamsMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamsTargetEpoch(msgspec.Struct, frozen=True):
-    """Value 20: the group epoch for which the target was computed, and the wall time in ms.
+    """Value of a record of type 20: the group epoch for which the target was computed, and the wall time in ms.
 
     With time 0 the next target may be computed at once.
     """

@@ -104,7 +104,7 @@ class StreamsGroupState:
             self._add_holder(member)
 
     def target_of(self, member_id: str) -> MemberTasks:
-        """Return the target tasks of a member. Empty before its first target."""
+        """Return the target tasks of a member. They are empty before the member's first target."""
         return self._targets.get(member_id, _NO_TASKS)
 
     def has_target(self, member_id: str) -> bool:

@@ -125,7 +125,7 @@ class StreamsGroups:
     # -- records -----------------------------------------------------------------------------------------------
 
     def _append_to_group(self, group: StreamsGroup, records: Sequence[StreamsRecord]) -> None:
-        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
+        """Append records of a group, and apply each one that was appended. Raises KafkaError unless all were."""
         replaced = self._replaced.get(group.group_id)
         encoded: list[KeyAndValue] = []
         if replaced is not None and not replaced.is_unwritten:

@@ -108,7 +108,7 @@ class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, dict=True):
-    """The topology of an application. `epoch` is the client's version of it."""
+    """The topology of an application. `epoch` is the version that the client gives the topology."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]

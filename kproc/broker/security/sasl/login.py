@@ -182,7 +182,10 @@ class Login:
         return max(0, min(limits)) if limits else None
 
     def _out_of_turn(self, request: str) -> Refused:
-        """Return the error for a request at the wrong stage. As in Kafka only a client that sends tokens gets it."""
+        """Return the error for a request at the wrong stage.
+
+        As in Kafka, it is sent only to a client in the stage TOKENS; other connections are just closed.
+        """
         code = ErrorCode.ILLEGAL_SASL_STATE if self.stage is Stage.TOKENS else ErrorCode.NONE
         return self._refused(f"{request} from a client that {self.stage.value}", code)
 

@@ -137,7 +137,7 @@ class _Balance:
         return self._share[member_id] - len(self.owned[member_id])
 
     def _fill(self) -> Work:
-        """Give each partition as many members as it shall have."""
+        """Assign each partition to the number of members that shall share it."""
         unfilled = [member_id for member_id in self.owned if self._missing(member_id) > 0]
         for partition in self._partitions:
             owners = self._owners[partition]

@@ -139,7 +139,10 @@ class ShareGroup:
         return interval_ms if is_settled else min(interval_ms, _UNSETTLED_HEARTBEAT_MS)
 
     def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
-        """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
+        """Return the member that sent the request, or None if a new member joins.
+
+        Raises KafkaError if the member is fenced.
+        """
         member = self.state.members.get(request.member_id)
         size_max = self._environment.config.group_share_max_size
         if member is None and len(self.state.members) >= size_max:
@@ -163,7 +166,7 @@ class ShareGroup:
     # -- step 1: the member ------------------------------------------------------------------------------------
 
     def _update_member(self, request: ShareHeartbeat, known: ShareSubscription | None) -> bool:
-        """Record the subscription of a member. Return True if the group's epoch must rise for it."""
+        """Record the subscription of a member. Return True if the group's epoch must rise because of the change."""
         before = ShareSubscription() if known is None else known
         names = before.topic_names
         if request.topic_names is not None and set(request.topic_names) != set(names):

@@ -45,7 +45,7 @@ class ShareRecordType(IntEnum):
 
 
 class ShareSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """Value 10: a member's subscription, and its client."""
+    """Value of a record of type 10: a member's subscription, and its client."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -54,27 +54,30 @@ class ShareSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareEpoch(msgspec.Struct, frozen=True):
-    """Value 11. The epoch rises when members, subscriptions, topics or initialized partitions change."""
+    """Value of a record of type 11: the group epoch.
+
+    It rises when members, subscriptions, topics or initialized partitions change.
+    """
 
     epoch: int
     metadata_hash: int = 0
 
 
 class ShareTargetEpoch(msgspec.Struct, frozen=True):
-    """Value 12: the group epoch for which the target assignment was computed, and the wall time in ms."""
+    """Value of a record of type 12: the group epoch for which the target was computed, and the wall time in ms."""
 
     epoch: int
     timestamp_ms: int = 0
 
 
 class ShareTarget(msgspec.Struct, frozen=True):
-    """Value 13: the partitions that a member shall get."""
+    """Value of a record of type 13: the partitions that a member shall get."""
 
     partitions: ShareAssignment
 
 
 class ShareMemberState(msgspec.Struct, frozen=True):
-    """Value 14: a member's epochs, and the partitions that it has."""
+    """Value of a record of type 14: a member's epochs, and the partitions that it has."""
 
     epoch: int
     previous_epoch: int = -1
@@ -89,9 +92,10 @@ class NamedPartitions(msgspec.Struct, frozen=True):
 
 
 class ShareTopics(msgspec.Struct, frozen=True):
-    """Value 15: by topic id, the topics whose share partitions have a state in the share coordinator.
+    """Value of a record of type 15: the topics whose share partitions have a state in the share coordinator.
 
-    A topic is `deleting` while its states are deleted because of a request to delete the group's offsets.
+    The keys are topic ids. A topic is `deleting` while its states are deleted because of a request to delete the
+    group's offsets.
     """
 
     initializing: Mapping[bytes, NamedPartitions] = {}

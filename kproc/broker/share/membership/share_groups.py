@@ -174,8 +174,6 @@ class ShareGroups:
         With kproc.flush=none, a power loss can remove the state although the group's record 15 survives. Then
         share.auto.offset.reset decides where the group continues, as for a consumer group without committed offsets.
         Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
-
-        Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
         """
         group, place = self.find(key.group_id), (key.topic_id, key.partition)
         topic = None if group is None else group.state.topics.initialized.get(key.topic_id)
@@ -454,7 +452,7 @@ class ShareGroups:
     # -- records -----------------------------------------------------------------------------------------------
 
     def _append_to_group(self, group: ShareGroup, records: Sequence[ShareRecord]) -> None:
-        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
+        """Append records of a group, and apply each one that was appended. Raises KafkaError unless all were."""
         self._unwritten.pop(group.group_id, None)
         encoded = [SHARE_RECORDS.encode(*record) for record in records]
         apply = partial(_apply, group, records)

@@ -71,7 +71,7 @@ class ShareGroupState:
                 del self.members[member.member_id]
 
     def target_of(self, member_id: str) -> ShareAssignment:
-        """Return the target assignment of a member; it is empty for one that has none yet."""
+        """Return the target assignment of a member. It is empty before the member's first target."""
         return self.targets.get(member_id, _NO_TARGET)
 
     def subscribed_names(self) -> frozenset[str]:

@@ -46,7 +46,7 @@ Change = list[tuple[int, int]]
 
 
 class Rules(NamedTuple):
-    """The settings of a group that decide about its records."""
+    """The configs of a group that determine how its records are delivered."""
 
     delivery_count_max: int
     size_max: int  # Records that may be in flight. The last batch may exceed it, up to WINDOW_MAX.
@@ -77,7 +77,10 @@ class InFlightRecords:
     __slots__ = ("_available", "_finished_count", "_locks", "_runs", "rules", "start_offset")
 
     def __init__(self, start_offset: int, rules: Rules, batches: Iterable[StateBatch] = ()) -> None:
-        """`batches`: the persisted states. Offsets between them were acquired once, but are not finished."""
+        """Load a window from the persisted states, `batches`.
+
+        Offsets between them were acquired once, but are not finished.
+        """
         self.start_offset = start_offset
         self.rules = rules
         self._runs = Runs()
@@ -213,7 +216,7 @@ class InFlightRecords:
     def archive(self, first: int, last: int, state: RecordState) -> None:
         """Archive the records of a range that have a state, without persistence.
 
-        The log has no such record any more, or it belongs to an aborted transaction. A load finds that out again.
+        The log has no such records any more, or they belong to an aborted transaction. A load finds that out again.
         """
         if last < first:
             return
@@ -312,7 +315,7 @@ class InFlightRecords:
     # -- release -----------------------------------------------------------------------------------------------
 
     def release_holders(self, is_closed: Callable[[ShareHolder], bool]) -> Change:
-        """Start to release the records of closed sessions. As in Kafka 4.4, their delivery counts.
+        """Start to release the records of closed sessions. As in Kafka 4.4, this counts as a delivery.
 
         Otherwise a record that crashes its consumers would never reach the delivery count limit.
         """

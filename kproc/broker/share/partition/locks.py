@@ -20,7 +20,7 @@ def lock_deadline_ms(now_ms: int, duration_ms: int) -> int:
 
 
 class Locks:
-    """The deadlines of one share partition, with the offsets that they are about."""
+    """The deadlines of one share partition, each with the lowest and the highest offset that it locks."""
 
     __slots__ = ("_heap", "_ranges")
 

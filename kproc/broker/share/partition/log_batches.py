@@ -89,7 +89,7 @@ def read_batches(
 
 
 def _walk(log: Log, offset: int, ranges: list[FileRange]) -> Iterator[tuple[Header, FileRange]]:
-    """Yield the header and the place of each whole batch in ranges that begin with the batch of an offset."""
+    """Yield the header and the file range of each whole batch in ranges that begin with the batch of an offset."""
     segments = log.state.segments
     number = segments.number_of(offset)
     for part in ranges:

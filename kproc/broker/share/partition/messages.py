@@ -93,7 +93,8 @@ class AcquiredRange(msgspec.Struct, array_like=True, frozen=True):
 class AcquiredPart(msgspec.Struct, array_like=True):
     """The result for one partition: an error, or the records.
 
-    The ranges of the files can have more records than the acquired ones, as in Kafka. The client skips those.
+    The ranges of the files can have more records than the acquired ones, as in Kafka. The client skips the other
+    records.
     """
 
     error: int = 0

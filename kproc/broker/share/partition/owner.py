@@ -56,7 +56,7 @@ def _key(group_id: str, part: SharePart) -> SharePartitionKey:
 
 
 def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
-    """Return the code and the message for a part that failed."""
+    """Return the code and the message for a partition of the call that failed."""
     if isinstance(error, PartitionMoving):
         return OPENS_LATER, None
     if isinstance(error, KafkaError):
@@ -128,7 +128,7 @@ def acknowledge_for_home(
 
 
 class _Acquiring:
-    """The acquire of one call: its limits, less the records and bytes that it has acquired."""
+    """Acquires records for one call. Keeps what is left of the call's limits."""
 
     def __init__(self, services: Services, body: AcquireParts) -> None:
         self._shares = services.owner.shares
@@ -246,7 +246,7 @@ class _Watch(DelayedOperation):
         return False
 
     def _readable_bytes(self, part: SharePart) -> int:
-        """Return the size of the records that can be acquired, up to the wanted one; -1 for an error."""
+        """Return the size of the records that can be acquired, at most the watch's bytes_min; -1 for an error."""
         shares = self._services.owner.shares
         try:
             partition, owned = shares.get(_key(self._body.group_id, part))

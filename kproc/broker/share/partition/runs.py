@@ -104,7 +104,7 @@ class Runs:
         return self._runs[begin:end]
 
     def cut(self, first: int, last: int, begins: Sequence[int] = ()) -> list[Run]:
-        """Return runs with exactly the offsets `first` to `last`. Divides those at the ends if necessary.
+        """Return runs with exactly the offsets `first` to `last`. Divides the runs at both ends if necessary.
 
         begins: more offsets in that range, in ascending order. A run begins at each of them.
         """
@@ -120,7 +120,7 @@ class Runs:
         return runs
 
     def join(self, first: int, last: int) -> None:
-        """Join adjacent runs that are alike, among those with `first` to `last` and one more on each side."""
+        """Join adjacent runs that are alike, among the runs with `first` to `last` and one run on each side."""
         begin = max(bisect_right(self._runs, first, key=_first_of) - 2, 0)
         end = bisect_right(self._runs, last, key=_first_of) + 1
         joined: list[Run] = []
@@ -146,7 +146,7 @@ class Runs:
         return gone
 
     def _divide_at(self, offset: int) -> None:
-        """Make sure that a run begins at `offset`, if a run has it."""
+        """Divide the run that has `offset`, so that a run begins there."""
         at = bisect_right(self._runs, offset, key=_first_of) - 1
         if at < 0:
             return

@@ -135,7 +135,7 @@ class SharePartitions:
         return partition, owned
 
     def add_use(self, holder: ShareHolder, key: SharePartitionKey) -> None:
-        """Record that a session uses a share partition, before it acquires anything."""
+        """Record that a session uses a share partition, before the session acquires records."""
         used = self._used.setdefault(holder, {})
         if key not in used:
             used[key] = None
@@ -332,7 +332,7 @@ class SharePartitions:
         self._wake(partition)
 
     def _fail(self, partition: SharePartition, code: int) -> None:
-        """Reject requests for a while, because the state could not be read, or its start offset not be written."""
+        """Reject requests for a while, because the state could not be read or its start offset could not be written."""
         logger.warning("cannot load the state of share partition %s: error %d", partition.name, code)
         partition.error = _client_error(code)
         self._deadlines.move(partition, self.now_ms() + _FAILED_MS)
@@ -381,7 +381,7 @@ class SharePartitions:
             self._services.owner.purgatory.watch(self._timer, ())
 
     def work(self) -> None:
-        """Release the records whose locks have ended, drop what is idle, and write what has changed."""
+        """Release the records whose locks have ended, drop idle share partitions, and write changed states."""
         now_ms = self.now_ms()
         for partition in self._deadlines.pop_due(now_ms):
             self.counters.expired += partition.expire(now_ms)

@@ -39,7 +39,7 @@ class WantedRecords(msgspec.Struct):
     ) -> list[AcquiredRange]:
         """Acquire records of batches that the log has from the offset `fetched_from` on.
 
-        aborted: those of the batches that belong to aborted transactions and must not be delivered.
+        aborted: the batches that belong to aborted transactions and must not be delivered.
         """
         # The log has no records below the first batch: compaction has removed them after they were delivered and
         # released. Archive them.

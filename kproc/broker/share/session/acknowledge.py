@@ -107,7 +107,7 @@ class Acknowledgements:
             self._parts[key] = AcknowledgePart(topic_id, key[1], batches)
 
     def start(self) -> None:
-        """Call the owners. Without anything to acknowledge the results are complete."""
+        """Call the owners. If the request acknowledges no records, finish at once."""
         self._left = 1
         if not self._parts:
             # As in Kafka, a request without valid acknowledgements gets rows only for partitions with errors.
@@ -116,7 +116,7 @@ class Acknowledgements:
         self._finish_one()
 
     def _send(self, keys: Sequence[ShareKey]) -> None:
-        """Send each owner its part in one call."""
+        """Send each owner the acknowledgements of its partitions in one call."""
         services = self._services
         by_owner: dict[int, list[ShareKey]] = {}
         for key in keys:

@@ -133,7 +133,7 @@ class Acquisition(DelayedOperation):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _route(self, keys: Iterable[ShareKey]) -> None:
-        """Put the partitions into the calls to their owners."""
+        """Add the partitions to the next calls to their owners."""
         for key in keys:
             partition = find_partition(self._services, key)
             if partition is None:

@@ -278,7 +278,7 @@ class ShareSessions:
 
 
 def keys_of(topics: Iterable[Mapping[str, Any]]) -> list[ShareKey]:
-    """Return the partitions that a ShareFetch or ShareAcknowledge names, without duplicates, in its order."""
+    """Return the partitions that a ShareFetch or ShareAcknowledge names, without duplicates, in the request's order."""
     return list(
         dict.fromkeys(
             (topic["topic_id"] or bytes(16), partition["partition_index"])

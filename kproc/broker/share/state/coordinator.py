@@ -167,7 +167,7 @@ class ShareCoordinator:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
-        """Create a state, or replace it unless its state epoch is higher. Raises KafkaError if it is rejected."""
+        """Create a state, or replace one unless its state epoch is higher. Raises KafkaError if that is rejected."""
         part = self._find(name)
         if part is not None and request.keeps_existing:
             self._log.write(Write([], lambda code: on_code(write_error(code))))
@@ -188,7 +188,7 @@ class ShareCoordinator:
         self._append(name, key, snapshot, on_code)
 
     def write(self, name: str, request: WriteState, on_code: OnCode) -> None:
-        """Change the state. A start offset below the present one does not move it back."""
+        """Change the state. A start offset below the present one does not move the start offset back."""
         part = self._get(name, request.leader_epoch)
         if part.state.state_epoch > request.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
