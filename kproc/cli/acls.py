@@ -1,4 +1,4 @@
-"""`kproc acl add|list|delete|check`: rules about who may do what, with a broker that has an authorizer."""
+"""`kproc acl add|list|delete|check`: manages access rules (ACLs) of a broker that has an authorizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kproc api`: every API that Apache Kafka advertises, whether this kproc serves it, and where it differs."""
+"""`kproc api`: lists every API that Apache Kafka advertises, with kproc's versions and the differences."""
 
 from __future__ import annotations
 

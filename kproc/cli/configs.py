@@ -250,8 +250,8 @@ def config_changes(option: str, settings: list[str] | None, unset: list[str] | N
     return changes + [{"name": name, "config_operation": _DELETE, "value": None} for name in unset or ()]
 
 
-# _RETENTION: settings that make the broker delete records sooner if they are lowered. _POLICIES: those that select what
-# deletes records.
+# _RETENTION: settings that make the broker delete records sooner if they are lowered. _POLICIES: settings that list the
+# policies by which records are deleted.
 _RETENTION: Final = frozenset(
     (
         "retention.ms",

@@ -64,7 +64,7 @@ def compile_format(text: str, *, for_terminal: bool = False) -> Formatter:
     parts.append(text[position:].encode())
     merged = _merge(parts)
     if len(merged) == 2 and callable(merged[0]) and isinstance(merged[1], bytes):
-        # The default, `%s\n`, and its like: one call and one concatenation a record.
+        # Fast path for formats such as the default `%s\n`: one call and one concatenation per record.
         first, end = merged[0], merged[1]
         return lambda record: first(record) + end
     return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in merged])

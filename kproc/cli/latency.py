@@ -1,4 +1,4 @@
-"""`kproc latency`: round trips to a running broker, one at a time, with percentiles.
+"""`kproc latency`: measures round trips to a running broker, one at a time, and prints percentiles.
 
 The time that the client itself takes is measured by the same code against a socket pair in which the response is
 already waiting.

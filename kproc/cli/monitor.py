@@ -1,4 +1,4 @@
-"""`kproc monitor`: the requests of a running broker's clients as they are answered, a line each."""
+"""`kproc monitor`: prints the requests of a running broker's clients when they are answered, one per line."""
 
 from __future__ import annotations
 

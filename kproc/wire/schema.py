@@ -67,7 +67,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A struct of one version. `path` is its place in the message, for error messages and checks."""
+    """A struct of one version. `path` is the path of the struct in the message, for error messages and checks."""
 
     path: str
     is_flexible: bool

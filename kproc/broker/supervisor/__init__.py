@@ -1,1 +1,1 @@
-"""Starting and running the roles of a broker: the supervisor, its children, changes at run time, the wiring."""
+"""Starts and runs the roles of a broker: the supervisor, its children, their links, and changes at run time."""

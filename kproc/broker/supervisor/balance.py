@@ -1,4 +1,4 @@
-"""Balancer: moves connections from busy Processors to idle ones, on request or by itself.
+"""Balancer: moves connections from busy Processors to idle ones, on request or automatically (kproc.rebalance=auto).
 
 A Processor's load is its requests per second, measured by the counter in its row of the slab. If the Processors are
 idle, the number of connections counts instead, so that idle clients are spread, too. The Processor chooses which of its
@@ -156,8 +156,8 @@ def _moves(
         each = loads[giver.agent] / held[giver.agent]
         surplus = loads[giver.agent] - mean
         for taker in takers:
-            # Round half down: migrating a connection to even out only half of its load would be reversed by the next
-            # plan.
+            # Do not migrate a connection if only half of its load or less is surplus, because the next plan would
+            # migrate it back.
             wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
             # Leave the source at least one connection: moving its only one would move the whole load and balance
             # nothing.

@@ -126,7 +126,8 @@ def build_acceptor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Accept
     others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != agent.index]
     return Acceptor(
         agent,
-        # Connections of the control listener have limits and counts of their own.
+        # The control listener is not in the list of listeners, so pass index 0. Its connections have their own limits
+        # and counts.
         listener_index=0 if is_control(agent) else agent.index,
         listening=parts.listening,
         doze=parts.doze,

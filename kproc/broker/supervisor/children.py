@@ -115,7 +115,7 @@ class Children:
             logger.debug("cannot send to %s: its process has ended and will be reaped next", agent)
 
     def introduce(self, role: ManagedRole) -> None:
-        """Link a role with every running peer; both sides get a link of a new generation."""
+        """Link a role with every running peer. Both roles of a link get it with a new generation."""
         for other in self.table:
             if role.child is None:
                 return
@@ -139,8 +139,8 @@ class Children:
         if _is_parting(one, other) or _is_parting(other, one):
             return False
         if one.agent in other.targets or other.agent in one.targets:
-            # A leaving Processor migrates its connections to this one, whose predecessor died, so connect the two
-            # again.
+            # One of the two is a leaving Processor, which migrates its connections to the other one. That one died and
+            # was restarted, so connect the two again.
             self.connect_migration(one, other)
             return False
         return self.regions.connect(one.child, other.child)

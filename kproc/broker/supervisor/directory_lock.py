@@ -1,11 +1,13 @@
 """Locks of a data directory, so that one process at a time changes its files.
 
-- An flock of the file `.lock`, which Kafka calls so, too. Every role that writes files inherits its descriptor.
+- An flock of the file `.lock`, whose name is that of Kafka's lock file. Every role that writes files inherits its
+  descriptor.
 - An flock of the directory itself. If somebody removes `.lock`, a second broker creates another file of that name and
   can lock it, but not the directory. systemd-tmpfiles also leaves a locked directory alone.
-- Apache Kafka has a POSIX lock of `.lock`, which an flock does not conflict with. It is only looked for.
+- A POSIX lock of `.lock`, which Apache Kafka uses and which does not conflict with an flock. It is only acquired and
+  released once, to detect a running Kafka.
 
-The supervisor holds the first two. The commands that change files of a stopped broker hold them while they work.
+The supervisor holds the two flocks. Commands that change files of a stopped broker hold them while they run.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from kproc.broker.storage.fs import FILE_MODE
 
 LOCK_FILE: Final = ".lock"  # Kafka's name.
 _LOCKED: Final = (errno.EAGAIN, errno.EACCES)
-# Longest wait for a lock that the processes of a killed broker still hold.
+# Longest wait in ns for a lock that dying processes of a killed broker still hold.
 _WAIT_NS: Final = 1_000_000_000
 _RETRY_SECONDS: Final = 0.02
 
@@ -35,12 +37,15 @@ class DirectoryInUse(OSError):
 class DirectoryLock:
     """The locks of a data directory. Raises DirectoryInUse, and OSError if the directory cannot be locked.
 
-    Every role that writes files inherits `lock_fd`, so that the directory stays locked while any of them lives. An
-    flock makes that possible, because it belongs to the open file. A POSIX lock belongs to one process.
+    Every role that writes files inherits `lock_fd`, so that the directory stays locked while any of them lives. Only an
+    flock can be inherited so, because it belongs to the open file. A POSIX lock belongs to one process.
     """
 
     def __init__(self, data: Path, *, can_create: bool = True) -> None:
-        """Lock a directory. can_create: create `.lock`. Without it and without the file, lock only the directory."""
+        """Lock a data directory. With `can_create`, create a missing `.lock`.
+
+        Otherwise lock only the directory then.
+        """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if can_create else 0)
         self.lock_fd = -1
         self._directory_fd = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -56,17 +61,18 @@ class DirectoryLock:
         try:
             fcntl.flock(self._directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # NFS emulates flock by a lock of bytes, which a directory does not have.
+            # Ignore other errors than a conflict: NFS emulates flock by locking the bytes of a file, which fails for a
+            # directory (flock(2)).
             if error.errno in _LOCKED:
                 raise
         if self.lock_fd < 0:
             return
-        # Kafka's FileChannel.tryLock takes a POSIX lock. Look for it before the flock: on NFS the two conflict even in
-        # one process, so the POSIX lock is released at once.
+        # Kafka's FileChannel.tryLock sets a POSIX lock. Test for it by setting one, and release that before the flock,
+        # because on NFS the two kinds conflict even in one process.
         fcntl.lockf(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.lockf(self.lock_fd, fcntl.LOCK_UN)
         # The kernel releases an flock when the last descriptor of the open file is closed, so a broker that was killed
-        # leaves no lock behind, as a file with its pid would.
+        # leaves no lock behind. A pid file would stay.
         fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
@@ -91,11 +97,10 @@ def locked_directory(data: Path) -> Iterator[None]:
 
 
 def _wait_for(lock: Callable[[], None]) -> None:
-    """Call `lock` until it succeeds. Raise DirectoryInUse if another process has kept a lock for the whole wait.
+    """Call `lock` until it succeeds. Raise DirectoryInUse if another process keeps a lock for longer than 1 s.
 
-    A broker that was killed with SIGKILL keeps the lock until the kernel has ended its last role. On a busy host that
-    is after the supervisor is gone and its user has started the next broker. A second broker beside a healthy one is an
-    error, so the wait is short.
+    A broker that was killed with SIGKILL keeps the lock until the kernel has ended its last role. On a busy host a user
+    can start the next broker before that. The wait is short, because a second broker beside a healthy one is an error.
     """
     give_up_ns = time.monotonic_ns() + _WAIT_NS
     while True:

@@ -320,7 +320,7 @@ def _record_start(fs: Fs, source: Path, copy: Path) -> None:
 
 def _put_in_place(fs: Fs, data: Path, source: _ImportSource) -> None:
     target = data / f"{source.topic}-{source.partition}"
-    # The target's files are those of an empty new partition, which its topic's creation has made.
+    # Rename the existing target for deletion: it is an empty partition that was created with its topic.
     rename_for_deletion(fs, target)
     fs.rename(_copy_of(data, source), target)
     sync_directory(fs, data)

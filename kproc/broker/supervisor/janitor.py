@@ -18,7 +18,8 @@ from typing import Final
 from kproc.broker.config.own_settings import KEEP_FILE
 from kproc.broker.transport.process import close_all_but
 
-# The roles die shortly after the supervisor, so files may still appear while the directory is being removed.
+# Attempts to remove the directory. Several are needed: the roles die shortly after the supervisor, so they can still
+# create files during the removal.
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.05
 
@@ -45,7 +46,8 @@ class Janitor:
         """Remove the directory here and end the janitor's process. Called at a clean stop of the broker."""
         if not _is_kept(self._directory):
             shutil.rmtree(self._directory, ignore_errors=True)
-        # End the janitor only after the removal, so that the directory also goes if the broker is killed during it.
+        # End the janitor only after the removal, so that the janitor still removes the directory if the broker is
+        # killed during its own removal.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 

@@ -1,8 +1,8 @@
 """Imports modules before the supervisor forks the roles, which would otherwise import them at their first use.
 
 An import opens files. In a role without a free descriptor the import would fail, and with it the request that needs the
-module. A broker without TLS, signed tokens or faults imports none of their modules, so a listener that is added later
-can cause such an import.
+module. If a broker starts without TLS, signed tokens or faults, their modules are not preloaded, so a TLS listener that
+is added at run time causes such a late import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from kproc.broker.config import Config
 _TEXT_CODECS: Final = ("ascii", "idna", "latin-1", "unicode_escape", "utf-16-be")
 # The standard library imports `_strptime` when the first date of a certificate is parsed.
 _FOR_TLS: Final = ("kproc.broker.processor.tls_connections", "kproc.broker.security.certificate", "_strptime")
-# The controller and the cleaner write through it (broker.py).
+# In a broker with fault rules the controller and the cleaner write files through this module (broker.py:
+# _fs_with_faults).
 _FOR_FAULTS: Final = "kproc.broker.faults.disk"
 _FOR_SIGNED_TOKENS: Final = (
     "kproc.broker.security.sasl.key_set",

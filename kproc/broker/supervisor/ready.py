@@ -21,7 +21,7 @@ from kproc.wire.primitives import INT16, INT32, encode_string
 
 # An illegal topic name, so that the topic cannot exist and auto-creation cannot create it.
 _NO_TOPIC: Final = "kproc readiness/probe"
-# The two requests are encoded by hand, because loading their schemas takes longer than both round trips.
+# The probe's two requests are encoded by hand, because loading their schemas takes longer than both round trips.
 METADATA_VERSION: Final = 1
 _PRODUCE_VERSION: Final = 7
 _PRODUCE_NOTHING: Final = (

@@ -37,8 +37,9 @@ class Needs(Enum):
 
 
 NEEDS_ID: Final = Needs.ID
-# Partitions of one transaction. Each add writes all of them, which takes 1.2 us a partition, in one step of the
-# coordinator. In Kafka the record of about 250,000 partitions exceeds max.message.bytes of __transaction_state.
+# Limit of partitions in one transaction. Each AddPartitionsToTxn writes a record with all of them, which takes 1.2 us
+# per partition in one step of the coordinator. In Kafka a record with about 250,000 partitions exceeds
+# max.message.bytes of __transaction_state.
 PARTITIONS_MAX: Final = 20_000
 Decision = Transaction | ErrorCode | Needs
 

@@ -179,7 +179,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        # fork and not spawn, because the child then shares the memory of the loaded modules.
+        # Fork and do not start a new interpreter, because a forked child shares the memory of the loaded modules.
         pid = os.fork()
         if pid == 0:
             _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid)

@@ -1,4 +1,4 @@
-"""Load on a running broker: connections that produce to a topic or consume it, each with a thread of its own.
+"""Puts load on a running broker: connections that produce to a topic or consume it, each with its own thread.
 
     thread 0 == connection 0 ==> partitions 0, 4, ...      one request at a time, sent when the last is answered,
     thread 1 == connection 1 ==> partitions 1, 5, ...      or, with a rate, when it is due
