@@ -29,6 +29,7 @@ def main() -> None:
         # With PYTHONINSPECT the interpreter would print SystemExit as an error and always exit with 1. Run the command
         # again without the variable.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same command
+    _open_standard_streams()
     sys.excepthook = _show_exception
     # Disable the garbage collector during the imports, which create hardly any garbage. Collections would take a tenth
     # of the CPU time of a broker's start.
@@ -37,6 +38,24 @@ def main() -> None:
     if _find_broker_command(sys.argv[1:]) is not None:
         _exit_broker(code)
     sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in the place of each standard stream that is closed (`kproc serve <&- >&- 2>&-`).
+
+    Otherwise the next file or socket gets its descriptor, and log lines would go there. The interpreter has None for
+    such a stream.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The system assigns the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _exit_broker(code: int) -> NoReturn:
@@ -120,6 +139,11 @@ def _expected(error: Exception) -> Failure | None:
     client = sys.modules.get("kproc.client")
     if client is not None and isinstance(error, client.ClientError):
         return Failure(one_line(str(error)))
+    if isinstance(error, UnicodeEncodeError) and isinstance(error.object, str):
+        # An argument had bytes that are not UTF-8. Python keeps them as surrogates, which no request can contain.
+        return Failure(one_line(f"{error.object!r} is not valid UTF-8"), exit_code=2)
+    if isinstance(error, MemoryError):
+        return Failure("not enough memory")
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         named = f"{error.filename}: " if error.filename else ""
         return Failure(one_line(f"{named}{error.strerror or error}{_advice(error)}"))

@@ -18,6 +18,7 @@ from kproc.cli.common import (
     connect,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.failure import Failure
 from kproc.cli.human import camel_case, format_bytes
 from kproc.cli.lines import print_line, print_note
 from kproc.common.printable import printable, printable_json
@@ -141,7 +142,12 @@ def _print(row: dict[str, Any], output: Format) -> None:
 
         sys.stdout.buffer.write(printable_json(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)))
         return
-    print_line(format_row(row))
+    try:
+        line = format_row(row)
+    except (KeyError, TypeError, ValueError, ArithmeticError, OSError) as error:
+        # A program that is no kproc broker can answer anything.
+        raise Failure(f"the broker's answer has a line that cannot be shown: {error!r}") from error
+    print_line(line)
 
 
 def format_row(row: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from contextlib import suppress
 import pytest
 
 from kproc import __version__
+from kproc.cli import main
 from kproc.cli.main import run
 from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
@@ -184,3 +185,30 @@ def test_exit_code_with_pythoninspect(words: list[str], code: int) -> None:
         check=False,
     )
     assert (done.returncode, "SystemExit" in done.stderr) == (code, False)
+
+
+def test_closed_standard_streams_are_opened_at_dev_null(tmp_path):
+    """Otherwise files and sockets got the descriptors 0 to 2, and `kproc topic list >&-` showed a traceback."""
+    code = (
+        "import os, sys; from kproc.cli import main; main._open_standard_streams(); "
+        f"os.symlink(' '.join(os.readlink(f'/proc/self/fd/{{at}}') for at in range(3)), {str(tmp_path / 'found')!r}); "
+        "print('x', file=sys.stderr); sys.exit(main.run(['version']))"
+    )
+    shell = 'exec 0<&- 1>&- 2>&-; exec "$@"'
+    done = subprocess.run(["sh", "-c", shell, "-", sys.executable, "-P", "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == 0
+    assert os.readlink(tmp_path / "found") == "/dev/null /dev/null /dev/null"
+
+
+def test_errors_of_text_and_memory_are_one_line(capsys):
+    def encode():
+        "orders\udcff".encode()
+
+    assert main.exit_code_of(encode) == 2
+    assert capsys.readouterr().err == "kproc: 'orders\\udcff' is not valid UTF-8\n"
+
+    def fill():
+        raise MemoryError
+
+    assert main.exit_code_of(fill) == 1
+    assert capsys.readouterr().err == "kproc: not enough memory\n"

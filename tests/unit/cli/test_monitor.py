@@ -5,6 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
+from kproc.cli import monitor
+from kproc.cli.common import Format
+from kproc.cli.failure import Failure
 from kproc.cli.monitor import format_row
 from tests.support.cases import in_one_test
 
@@ -41,3 +46,18 @@ def test_line_has_time_api_topic_result_sizes_and_client() -> None:
 )
 def test_line_shows(changes: dict[str, Any], at: int, word: str) -> None:
     assert words(**changes)[at] == word
+
+
+@in_one_test(
+    "changes",
+    [{"time_ms": 1e300}, {"time_ms": None}, {"topics": [1]}, {"took_us": "x"}, {"error": {}, "outcome": []}],
+)
+def test_malformed_line_is_one_clear_error(changes: dict[str, Any]) -> None:
+    """A program that is no broker of kproc can send anything."""
+    with pytest.raises(Failure, match="a line that cannot be shown"):
+        monitor._print({**ROW, **changes}, Format.TABLE)
+
+
+def test_line_that_is_no_object_is_one_clear_error() -> None:
+    with pytest.raises(Failure, match="a line that cannot be shown"):
+        monitor._print([], Format.TABLE)  # type: ignore[arg-type]
