@@ -167,18 +167,19 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000, introduces: bool = True
 
     introduces: send kproc's name and version in an ApiVersions request first.
     """
-    from kproc.client import Client, ConnectionFailed
+    from kproc.cli.answers import CommandClient
+    from kproc.client import ConnectionFailed
 
     addresses = bootstrap_addresses(bootstrap)
     security = client_security()
     for host, port in addresses[:-1]:
         try:
-            client = Client.connect(host, port, timeout_ms=timeout_ms, security=security)
+            client = CommandClient.connect(host, port, timeout_ms=timeout_ms, security=security)
             return _prepared(client, introduces=introduces)
         except ConnectionFailed:
             continue  # The next broker may be up. If none is, the user sees the last one's error.
     host, port = addresses[-1]
-    client = Client.connect(host, port, timeout_ms=timeout_ms, security=security)
+    client = CommandClient.connect(host, port, timeout_ms=timeout_ms, security=security)
     return _prepared(client, introduces=introduces)
 
 
