@@ -66,7 +66,7 @@ class Lookups:
             thread = threading.Thread(target=self._run, name="lookups", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # As many threads as the user or the control group may have.
+            except RuntimeError as error:  # The user or the cgroup has reached its limit of threads.
                 logger.error("cannot resolve %s: %s", ", ".join(sorted(hosts)), error)
                 on_found(question.found)
                 return

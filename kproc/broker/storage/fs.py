@@ -142,8 +142,8 @@ class OsFs:
         except OSError as error:
             raise failure(error, "read") from error
         except MemoryError as error:
-            # Python has no memory for the bytes. That is a shortage and no defect: a defect would leave a compacted
-            # log alone until the next start, and close the connection of a client.
+            # Report a lack of memory as a shortage (ENOMEM). Otherwise it would count as a defect: the log cleaner
+            # would skip a compacted log until the next start, and a client's connection would be closed.
             raise failure(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "read") from error
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
@@ -413,7 +413,7 @@ class UnsyncedFs(OsFs):
     """The real file system without syncs, for data that are deleted when their broker ends."""
 
     def sync(self, _descriptor: int) -> None:
-        """Do nothing: the page cache survives the death of a process, and the data need not survive more."""
+        """Do nothing. The page cache survives the death of a process, and the data need not survive a host crash."""
 
 
 def sync_directory(fs: Fs, path: Path) -> None:

@@ -115,7 +115,7 @@ class LogAppender:
         `hidden_from` and all later ones stay hidden until a sync has confirmed them.
 
         A failed write gives KAFKA_STORAGE_ERROR. Raises FatalError if the state may not match the file any more, and
-        InspectionPaused with the first results if the records of the next batch must be read in a later duty cycle.
+        InspectionPaused with the first results if the next batch must wait for a later duty cycle.
         """
         if hidden_from is not None:
             return self._append_hidden(batches, origin, hidden_from)
@@ -164,7 +164,7 @@ class LogAppender:
         return results
 
     def _hide_appended(self, results: _Results) -> None:
-        """Hide the records from the first batch of `results` on that was stored, and nothing else of this append."""
+        """Hide the records from the first stored batch of `results` on, and no other records of this append."""
         state = self._state
         state.unconfirmed.pop()
         for result in results:
@@ -272,7 +272,7 @@ class LogAppender:
             except InspectionPaused:
                 if len(results) == start:
                     raise
-                break  # Write the run first. The next one begins with this batch and is paused at once.
+                break  # Write the batches before this one first. The next run begins with this one and pauses.
             except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
                 known = self._refusal_of(error)
             if known is not None:
@@ -305,11 +305,11 @@ class LogAppender:
         return run
 
     def _roll(self, origin: str, now_ms: int) -> None:
-        """Start a new segment. Raises InspectionPaused if the duty cycle has started enough of them."""
+        """Start a new segment. Raises InspectionPaused if the duty cycle has used up its budget."""
         state = self._state
         if state.inspection is not None and origin is not COORDINATOR:
-            # A batch whose records were just read was checked before that. If it had to wait here, reading it again
-            # could use up the budget of each later duty cycle.
+            # A batch whose records are read (`looks_inside`) has passed this check already. If it had to wait here, its
+            # records would be read again in the next duty cycle, and could use up the budget of every duty cycle.
             if not state.config.looks_inside:
                 state.inspection.check(state)
             state.inspection.spend(ROLL_COST, 0)

@@ -13,8 +13,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# Segments that one call deletes. Renaming the files of one takes 0.1 ms, and a producer can roll a log with each batch.
-# `delete_rest` deletes the others, so that clients do not wait for all of them.
+# Limit of the segments that one call deletes, because renaming a segment's files takes 0.1 ms, and a producer can roll
+# a log with each batch. `delete_rest` deletes the remaining ones, so that clients do not wait for the whole deletion.
 DELETED_TOGETHER: Final = 100
 
 
@@ -25,7 +25,7 @@ class LogRetention:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
-        # Segments that end at or before this offset are to be deleted by `delete_rest`. 0: none.
+        # `delete_rest` must still delete the segments that end at or before this offset. 0: none.
         self.rest_below = 0
 
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentInfo]]:
@@ -79,7 +79,7 @@ class LogRetention:
         return len(gone)
 
     def delete_rest(self) -> None:
-        """Delete some of the segments that an earlier call has left. Called once a second."""
+        """Delete some of the segments that delete_segments_before() has left. Called once a second."""
         self.delete_segments_before(self.rest_below, "rest of a deletion")
 
     def unlink_due(self, now_ms: int) -> int:
@@ -92,7 +92,8 @@ class LogRetention:
         if due_ms is None or due_ms > now_ms:
             return 0
         # Sync the recorded start before the files are unlinked. Otherwise a power loss could leave a log that begins
-        # above its recorded start, without .deleted files that explain it.
+        # above its recorded start, and no .deleted files would show that the segments before it were deleted on
+        # purpose.
         if not state.is_start_synced:
             try:
                 write_start(state.fs, state.directory, state.epochs, durable=True)

@@ -33,7 +33,7 @@ def find_limits(state: LogState, now_ms: int) -> AppendLimits:
     # With LogAppendTime compare the clock with the roll time, because the batch gets the clock's time.
     if config.is_append_time:
         roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
-    # A paused log accepts no batch without a call of InspectionBudget.check().
+    # In a paused log no batch is plain, so that each one goes to LogAppender._examine(), which makes it wait.
     is_paused = state.inspection is not None and state in state.inspection.paused
     plain_bytes = 0 if is_paused else config.plain_bytes
     limits = (

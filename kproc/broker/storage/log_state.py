@@ -85,7 +85,7 @@ class LogState:
     ) -> None:
         # Called if the validation of a batch raises an unexpected exception. The Handler counts the calls.
         self.on_surprise: Callable[[str, Exception], None] = _log_surprise
-        # Bounds the records that are read in a duty cycle. Set by the Handler that opened the log; None: no bound.
+        # Limits the work of appends in a duty cycle. Set by the Handler that opened the log. None: no limit.
         self.inspection: InspectionBudget | None = None
         # Counts this log only, until the Handler replaces it by the counters of the topic.
         self.traffic = LogTraffic()

@@ -72,7 +72,7 @@ def _tasks(subtopologies: Iterable[tuple[str, SubtopologyTasks]]) -> list[Task]:
 class _Quota:
     """The share of tasks of a member, rounded up.
 
-    When a member has reached it, the other members share the rest.
+    When a member has reached this number, the other members share the remaining tasks.
     """
 
     def __init__(self, total: int, member_count: int) -> None:
@@ -136,7 +136,7 @@ class _Plan:
         self.standby: dict[str, set[Task]] = {member_id: set() for member_id in members}
         self._processes: dict[str, _Process] = {}
         self._process_of: dict[str, _Process] = {}
-        self._owners: dict[Task, str] = {}  # The members that run each task now.
+        self._owners: dict[Task, str] = {}  # The member that runs each task now.
         self._with_state: dict[
             Task, list[str]
         ] = {}  # The members that have each task's state, the best one first.

@@ -223,7 +223,7 @@ class KeySet:
             # Load in a thread, because a Handler must not wait for another host.
             try:
                 self._run(self._load)
-            except RuntimeError as error:  # As many threads as the user or the control group may have.
+            except RuntimeError as error:  # The user or the cgroup has reached its limit of threads.
                 self._is_loading = False
                 self._due_ms = now_ms + _RETRY_MS
                 logger.error("cannot load the keys of OAUTHBEARER tokens: %s", error)

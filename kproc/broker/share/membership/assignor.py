@@ -26,7 +26,7 @@ class ShareAssignorMember(msgspec.Struct, frozen=True):
     """A member as the assignor sees it."""
 
     topic_ids: frozenset[bytes]  # The topics of its subscription that exist.
-    target: ShareAssignment  # Its part of the present target assignment; empty for a new member.
+    target: ShareAssignment  # The partitions of its present target; empty for a new member.
 
 
 def assign_simple(
@@ -160,7 +160,7 @@ class _Balance:
     def _swap(self, partition: _TopicPartition, unfilled_id: str) -> None:
         """Give a partition to a member that passes another one to `unfilled_id`, which has `partition` already.
 
-        Such a member exists: a member without `partition` has no free share, so it has at least as many as
+        Such a member exists: a member without `partition` has its full share, so it has at least as many partitions as
         `unfilled_id`.
         """
         for member_id, owned in self.owned.items():

@@ -136,8 +136,8 @@ class ShareSessions:
     ) -> tuple[ShareSession, ShareSession | None]:
         """Open a session for a member. Return (the session, the one that it replaces and whose records to release).
 
-        As in Kafka, a client that opens its session again on the same connection keeps the records that it holds.
-        The caller has called `make_room`.
+        As in Kafka, a client that opens its session again on the same connection keeps the records that it holds. The
+        caller must have called `make_room`.
         """
         before = self._sessions.get((group_id, member_id))
         if before is not None and before.connection_id == connection_id:
@@ -182,7 +182,7 @@ class ShareSessions:
         return victims
 
     def _find_victim(self, group_id: str) -> ShareSession | None:
-        """Return the session to close for a new one of this group. None if no group has two more than this group."""
+        """Return the session to close for a new one of this group. None if no group has two sessions more."""
         most = max(self._by_group.values(), key=len)
         if len(most) < len(self._by_group.get(group_id, ())) + 2:
             return None
@@ -191,7 +191,8 @@ class ShareSessions:
     def _find_large_victims(self, group_id: str, growth: int) -> Sequence[ShareSession] | None:
         """Return the sessions to close so that a group can have `growth` more partitions. None if that is impossible.
 
-        The sessions belong to the group with the most partitions. It keeps as many as the other group then has.
+        The sessions belong to the group with the most partitions. That group keeps at least as many partitions as the
+        group `group_id` then has.
         """
         excess = self._partition_count + growth - PARTITIONS_MAX
         if excess <= 0:
@@ -201,8 +202,8 @@ class ShareSessions:
         if left - excess < wanted:
             return None
         victims: list[ShareSession] = []
-        # Largest sessions first. sorted() is stable, so among equal ones the session that was not used for the longest
-        # time is the first.
+        # Largest sessions first. sorted() is stable, so among sessions of equal size the one that was not used for the
+        # longest time comes first.
         by_size = sorted(self._by_group[largest].values(), key=lambda each: len(each.targets), reverse=True)
         while excess > 0:
             victims.append(by_size[len(victims)])
