@@ -51,7 +51,7 @@ _METRICS: Final = {
 # Kafka does not throttle these requests: WriteTxnMarkers comes from brokers, and a login never reaches KafkaApis.
 _EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _PER_CENT: Final = 100
-_ENTRY_BYTES: Final = 300  # Memory of a cached look-up besides its names.
+_ENTRY_BYTES: Final = 300  # Memory of a cached look-up of a quota without its user and client id.
 # Limits of the cached look-ups by user and client id.
 _CLIENTS_MAX: Final = 10_000
 _CLIENTS_BYTES_MAX: Final = 4 << 20
@@ -62,7 +62,7 @@ ACCOUNTS_MAX: Final = 20_000
 TOLD_MAX: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
-_THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
+_THROTTLE_MS_MAX: Final = 2**31 - 1  # throttle_time_ms is an int32.
 
 # The owner of a rate: (kind, user, client id); "" if the quota is shared by all users or all client ids.
 Key = tuple[str, str, str]
@@ -71,7 +71,7 @@ Key = tuple[str, str, str]
 class ClientBytes(msgspec.Struct, array_like=True):
     """A Handler's message to the other Handlers: what it has charged to clients with quotas since its last message."""
 
-    told: list[list[Any]]  # Kind, user, client id, nanoseconds at its quota.
+    told: list[list[Any]]  # Kind of quota, user, client id, ns that the charge takes at this quota.
 
 
 CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
@@ -84,7 +84,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.due_ns = 0
-        self.untold_ns = 0  # Time that was charged here and not sent to the other Handlers yet.
+        self.untold_ns = 0  # Charged time that this Handler has not sent to the other Handlers yet.
 
 
 class ClientRates:

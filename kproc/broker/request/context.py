@@ -133,7 +133,7 @@ class OwnerServices:
         self.share_sessions = share_sessions
         self.topic_creations = topic_creations
         self.coordinators: Mapping[str, TopicCoordinators[Any]] = {}  # By internal topic. Set by the Handler.
-        self.forwarded: dict[HandledCall[Any], None] = {}  # Requests of other Handlers that wait here.
+        self.forwarded: dict[HandledCall[Any], None] = {}  # Other Handlers' requests that wait in this one.
 
 
 class ClientServices:
@@ -207,7 +207,7 @@ class Services:
         """Return a copy whose request counters are discarded, for requests of the broker itself."""
         services = copy(self)
         # The readiness probe that the broker sends itself at its start must not be counted as a client's request.
-        services.counts = Counts(memoryview(bytes(8)).cast("Q"), 0, 0)  # Never stored.
+        services.counts = Counts(memoryview(bytes(8)).cast("Q"), 0, 0)  # These counts are never stored.
         return services
 
 

@@ -53,7 +53,7 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
         return
     try:
         handle(request, api)
-    except Exception as error:  # noqa: BLE001 - contained
+    except Exception as error:  # noqa: BLE001 - fails this request only
         what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
         request.services.containment.caught(what, error, request)
 

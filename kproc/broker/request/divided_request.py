@@ -54,7 +54,7 @@ class DecodedBySteps:
         self._steps: Generator[None, None, Fields] = codec.decode_request_by_steps(
             api_key, version, body, budget
         )
-        self.fields: Fields | None = None  # None until the last step is done.
+        self.fields: Fields | None = None  # The decoded fields; None until the last step of decoding.
 
     def step(self) -> None:
         """Decode the rows of one step. Raises ProtocolError for malformed bytes."""
@@ -85,7 +85,7 @@ class SliceRequest(RequestContext):
         self.decoded = part.fields
         self.continued = part.continued
         self.throttle_ms = 0
-        self.meter = None  # The whole request has the meter.
+        self.meter = None  # Only the meter of the whole request charges the client.
         self._is_answered = False
 
     @property
@@ -177,19 +177,19 @@ class DividedRequest:
         self._decoded = decoded
         self._name_rows = name_rows
         self._fields: Fields | None = None  # Set while the whole request is validated.
-        self._preparing: Iterator[None] | None = None  # The checks of the whole request.
+        self._preparing: Iterator[None] | None = None  # The validation of the whole request, in steps.
         self._rows: Rows | None = None
         self._shared = 0  # Rows.shared
         self._slices: Iterator[Slice] | None = None
         self._joined: JoinedAnswer | None = None
-        self._failure: KafkaError | None = None  # The error for the remaining rows.
-        self._left: Iterator[Slice] | None = None  # The rest of a long response to a slice.
+        self._failure: KafkaError | None = None  # The error for the rows of all remaining slices.
+        self._left: Iterator[Slice] | None = None  # The slices of a long response that are not encoded yet.
         self._is_waiting = False
         self._has_no_slices = False  # True if all slices are handled.
         self._errors_per_step = 1
         # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
         self._known: dict[bytes, tuple[int, bytes]] | None = None
-        self._key = b""  # The encoded slice in work.
+        self._key = b""  # The slice in work, encoded: its key in `_known`.
         # The changes that the slices have made so far, for the change log.
         self._changed = ChangeLine() if request.api_key in CHANGES else None
 

@@ -59,7 +59,7 @@ class DividedRequests:
         self._waiting: deque[Job] = deque()
         # All jobs, in work or waiting. Every duty cycle checks whether it is empty.
         self.jobs: dict[Job, None] = {}
-        self.newest: DividedRequest | None = None  # The last request that was added.
+        self.newest: DividedRequest | None = None  # The request that was added last.
         self._has_stepped = False  # True if a page was collected since the last `work`.
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class DividedRequests:
         return sum(not isinstance(job, ListedPages) for job in self._in_work) < IN_WORK_MAX
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return True if a large request of that size may start now. The first one may have any size.
+        """Return True if a large request of that size may start now. A single one may have any size.
 
         Requests that came through a ring do not count: many of them must not keep large requests out, and the number of
         connections limits them.
@@ -151,7 +151,7 @@ class DividedRequests:
     def _send_page(self, pages: ListedPages) -> None:
         try:
             pages.step()
-        except Exception as error:  # noqa: BLE001 - contained
+        except Exception as error:  # noqa: BLE001 - fails this list only
             self._containment.caught("a list for another Handler", error)
             pages.fail()
 
@@ -165,7 +165,7 @@ class DividedRequests:
         except ProtocolError as error:
             job.is_over = True
             self._refuse(request, str(error))
-        except Exception as error:  # noqa: BLE001 - contained
+        except Exception as error:  # noqa: BLE001 - fails this request only
             job.is_over = True
             self._containment.caught(f"a slice of API key {request.api_key}", error, request)
         finally:

@@ -177,7 +177,7 @@ class JoinedAnswer:
         self._schemas = [codec.response_rows(api_key, version, path[: at + 1]) for at in range(len(path))]
         self._fields: Fields = {}
         self._rows = [EncodedRows() for _ in path]
-        # The container whose rows are being collected, without these rows, at each level but the last.
+        # For each level of nesting but the last: the fields of the container whose rows are being collected.
         self._open: list[Fields | None] = [None] * (len(path) - 1)
 
     def size_bytes(self) -> int:

@@ -23,7 +23,7 @@ CONNECTION_BYTES: Final = 8
 # than this, because of a long client id for example, get none.
 REPEATED_BYTES_MAX: Final = 2048
 _LISTENER_AND_FLAGS: Final = Struct("=HH")
-_IDS: Final = Struct("=QI")  # Connection id and sequence.
+_IDS: Final = Struct("=QI")  # Connection id, sequence number of the request.
 _CORRELATION: Final = Struct(">i")
 
 

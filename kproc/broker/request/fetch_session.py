@@ -42,7 +42,11 @@ class FetchTarget:
         self.found_name: str | None = None
         self.index = request.index
         self.request = request
-        self.last_offsets = (-1, -1, -1)  # Log start, end and last stable offset.
+        self.last_offsets = (
+            -1,
+            -1,
+            -1,
+        )  # Log start offset, end offset and last stable offset in the last response.
 
     @property
     def key(self) -> tuple[str | bytes | None, int]:
@@ -115,9 +119,9 @@ class SessionCache:
 
     def __init__(self, slots_max: int) -> None:
         self._slots_max = slots_max
-        self._sessions: dict[int, FetchSession] = {}  # In order of last use.
+        self._sessions: dict[int, FetchSession] = {}  # Least recently used session first.
         self.size_bytes = 0
-        self._random = random.Random()  # noqa: S311 - ids must differ, they are no secret
+        self._random = random.Random()  # noqa: S311 - session ids are no secrets
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -189,7 +193,7 @@ class SessionCache:
             self._discard(oldest.id)
         if len(self._sessions) >= self._slots_max:
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
-                return None  # The client continues with full requests.
+                return None  # No room: the client continues with full Fetches.
             self._discard(oldest.id)
         # A random id: after a restart of the broker, a client of the former process must not hit another client's
         # session.

@@ -77,7 +77,7 @@ class Listing:
         to_rows: ToRows = _as_rows,
     ) -> None:
         self.request: Final[Any] = request
-        self.size_bytes = 0  # The request is small, so it does not count.
+        self.size_bytes = 0  # A request for a list is small, so it does not count for `has_room`.
         self.is_over = False
         self._path = path
         self._fields = fields  # The response's other fields. They are read when the last page is added.
@@ -87,7 +87,7 @@ class Listing:
         self._to_rows = to_rows
         self._items: Items | None = None
         self._joined: division.JoinedAnswer | None = None
-        self._last: Fields | None = None  # The last row, without the rows in it.
+        self._last: Fields | None = None  # The last row that was added, without its nested rows.
 
     @property
     def is_ready(self) -> bool:

@@ -107,7 +107,7 @@ class SelectionTime:
 @lru_cache(maxsize=1)
 def _compiled(pattern: str) -> re2._Regexp:
     options = re2.Options()
-    options.log_errors = False  # They go to the client, not to stderr.
+    options.log_errors = False  # RE2's errors go to the client, not to stderr.
     options.max_mem = _PROGRAM_BYTES_MAX
     options.never_capture = True
     try:

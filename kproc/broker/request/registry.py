@@ -70,7 +70,7 @@ class Api:
         # The arrays by which a large request can be divided. The first one that the request has is used, because
         # versions differ.
         self.rows = rows
-        self.rows_max = rows_max  # Of a request that is not divided.
+        self.rows_max = rows_max  # Limit of the rows of a request that is not divided.
         # Larger requests are decoded in steps. If an API's rows are expensive, so that its slices are small, all its
         # requests are decoded in steps.
         self.direct_bytes_max = DIRECT_BYTES_MAX if all(each.size >= SLICE_ROWS for each in rows) else 0

@@ -71,7 +71,7 @@ class ClientPeer:
 
     def __init__(self, outbox: Outbox | KeptAnswers) -> None:
         self.outbox = outbox
-        self.identities: dict[int, Identity] = {}  # Connection id -> its client.
+        self.identities: dict[int, Identity] = {}  # Connection id -> address and principal of the client.
         self.sessions: dict[int, Session] = {}  # Connection id -> session of a client that has logged in.
         # Connection id of a connection that migrates to another Processor -> (the store of its responses, number of the
         # attempt). See migrating_connections.py.
@@ -291,7 +291,7 @@ class HandlerRequest(RequestContext):
         if self.decoded is not None and served is not None and served.error_response is not None:
             try:
                 self.reply(served.error_response(self.decoded, int(ErrorCode.UNKNOWN_SERVER_ERROR), None))
-            except Exception as error:  # noqa: BLE001 - then the connection ends
+            except Exception as error:  # noqa: BLE001 - without an answer the connection is closed
                 self.services.containment.caught("the answer to a request that failed", error)
         if not self.is_answered:
             self.close()

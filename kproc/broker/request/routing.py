@@ -15,7 +15,7 @@ from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER
 from kproc.wire.primitives import read_unsigned_varint
 
-_HINTS_MAX: Final = 8192  # Most hints that a Processor stores. When they are full, it discards all of them.
+_HINTS_MAX: Final = 8192  # Limit of a Processor's hints. At the limit it discards all of them.
 # The fields behind the client id, as every producer without transactions writes them: transactional id, acks, timeout,
 # count of topics, length of the first topic's name.
 _PLAIN: Final = struct.Struct(">hhiih")
@@ -35,7 +35,7 @@ class ProduceRouter:
 
     def route(self, frame: memoryview) -> int:
         """Return the owner's index for a Produce to one known partition, or -1 for the home Handler."""
-        if len(frame) < REQUEST_HEADER.size or frame[0] or frame[1]:  # API key 0, big-endian
+        if len(frame) < REQUEST_HEADER.size or frame[0] or frame[1]:  # Not API key 0, which is Produce.
             return -1
         key = _usual_key(frame) or partition_key(frame)
         return -1 if key is None else self._owners.get(key, -1)
@@ -61,13 +61,13 @@ def _usual_key(frame: memoryview) -> bytes | None:
         transactional_id, _, _, topics, name_bytes = _PLAIN.unpack_from(frame, at)
         if transactional_id != -1 or topics != 1 or name_bytes < 0:
             return None
-        start = at + _PLAIN.size - 2  # The length of the name, the name, how many partitions, the index.
+        start = at + _PLAIN.size - 2  # Behind the topic count: name length, name, partition count, index.
         return frame[start : start + 2 + name_bytes + 8].tobytes()
     tagged, transactional_id, _, _, topics, name_bytes = _COMPACT.unpack_from(frame, at)
     if tagged or transactional_id or topics != 2:
         return None
     start = at + _COMPACT.size - 1
-    if version >= _BY_ID:  # The same, in 16, 1 and 4 bytes.
+    if version >= _BY_ID:  # Topic id (16 bytes), partition count (1), index (4).
         return frame[start : start + _ID_BYTES + 5].tobytes()
     return frame[start : start + name_bytes + 5].tobytes() if name_bytes < 128 else None
 
@@ -113,7 +113,7 @@ def _plain_key(body: memoryview, at: int) -> bytes | None:
 def _flexible_key(body: memoryview, at: int, version: int) -> bytes | None:
     length, at = read_unsigned_varint(body, at)  # transactional id, length + 1
     at += max(0, length - 1) + 6
-    if body[at] != 2:  # One topic, as a compact array's count + 1.
+    if body[at] != 2:  # 2: one topic. A compact array begins with its count + 1.
         return None
     start = at + 1
     if version >= _BY_ID:

@@ -22,7 +22,7 @@ REOPEN_LOG: Final = "reopen_log"  # The supervisor sends this to every role at S
 SNAPSHOTS: Final = "snapshots"  # The controller asks this of the supervisor (supervisor/snapshots.py).
 LOG_LEVELS: Final = "log_levels"  # The controller asks this of the supervisor, which then asks every role.
 MOVE_TIME: Final = "move_time"  # The controller asks this of the supervisor (supervisor/broker_time.py).
-FOLLOW_TIME: Final = "follow_time"  # The supervisor then asks this of every role.
+FOLLOW_TIME: Final = "follow_time"  # The supervisor asks this of every role after a MOVE_TIME.
 
 
 class Asks:
@@ -73,7 +73,7 @@ class Asks:
     def _end(self, token: int, reply: Reply) -> None:
         self._deadlines.pop(token, None)
         found = self._open.pop(token, None)
-        if found is not None:  # Otherwise the request has expired.
+        if found is not None:  # None: the request has expired.
             found[1](reply)
 
 

@@ -13,7 +13,7 @@ class DueTime:
     __slots__ = ("ns",)
 
     def __init__(self) -> None:
-        self.ns = 0  # Monotonic, as the role's clock. 0: in this duty cycle.
+        self.ns = 0  # Monotonic time. 0: look in this duty cycle.
 
     def press(self) -> None:
         """Have this duty cycle, or else the next one, look at timers and rare states, because they may have changed."""

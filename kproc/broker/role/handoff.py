@@ -36,12 +36,12 @@ CREDITS: Final = 20
 _REPORT: Final = struct.Struct("=HHH")
 _ANSWER: Final = struct.Struct("=Q")
 _CHANGE: Final = struct.Struct("=16sHi")
-CHANGES_MAX: Final = 180  # Most changes in one report.
+CHANGES_MAX: Final = 180  # Limit of the changes in one report.
 REPORT_BYTES_MAX: Final = _REPORT.size + CREDITS * _ANSWER.size + CHANGES_MAX * _CHANGE.size
 
 _V4_MAPPED: Final = bytes(10) + b"\xff\xff"
 ADDRESS_BYTES: Final = 16
-_NETWORK_BYTES: Final = 8  # Of an IPv6 address.
+_NETWORK_BYTES: Final = 8  # Bytes of an IPv6 address that identify a network (/64).
 NO_ADDRESS: Final = bytes(ADDRESS_BYTES)
 
 

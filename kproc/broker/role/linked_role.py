@@ -164,7 +164,7 @@ class LinkedRole(Role):
                 batch = peer.inbox.poll(_CALLS_PER_PASS)
                 for kind, view in batch:
                     take(peer, kind, view)
-                if batch:  # Otherwise only parts of a message came, and the inbox releases them.
+                if batch:  # Empty: only fragments of a message came. The inbox releases their space.
                     peer.inbox.release()
                 taken += len(batch)
         return taken

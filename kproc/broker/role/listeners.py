@@ -161,7 +161,7 @@ def open_listener(
 
 def close_listener(sock: socket.socket) -> None:
     """Stop listening at once, although the Acceptor has a copy of the socket. Clients in the backlog are reset."""
-    with contextlib.suppress(OSError):  # The socket was bound and never listened.
+    with contextlib.suppress(OSError):  # ENOTCONN: the socket was bound but never listened.
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
 

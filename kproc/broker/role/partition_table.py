@@ -23,12 +23,12 @@ NOBODY: Final = -1
 # Added to the holder's index in its word, so that 0 means that the row was never written, and 1 that no Handler holds
 # the partition.
 _HOLDER: Final = 2
-_QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
-SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
-# Flag in the same word: the owner closed the log in order, and nobody has opened it since.
+_QUIET: Final = 1 << 32  # Flag in the word of the holder: the log's owner knows no producer.
+SYNC_FAILED: Final = 1 << 33  # Flag in the word of the holder: a sync of the log failed.
+# Flag in the word of the holder: the owner closed the log in order, and nobody has opened it since.
 CLOSED: Final = 1 << 34
-# Flag in the same word: the broker has crashed, and no sync has confirmed the recovered log yet. Clients may have
-# seen a higher high watermark than the row's.
+# Flag in the word of the holder: the broker has crashed, and no sync has confirmed the recovered log yet. Clients may
+# have seen a higher high watermark than the row's.
 RECOVERING: Final = 1 << 35
 _FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED | RECOVERING
 

@@ -18,7 +18,7 @@ class BrokerPlan:
     """Configuration, clock, endpoints and file system: the same for every role of a broker."""
 
     config: Config
-    clock: Clock  # The host's.
+    clock: Clock  # The clock of the host.
     endpoints: Sequence[ListenerEndpoint]
     cluster_id: str
     was_clean: bool = False  # True after a clean stop: the result of DataDirectory.remove_clean_marker.

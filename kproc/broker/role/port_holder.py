@@ -13,7 +13,7 @@ from typing import Final
 _LISTEN: Final = "0A"
 _COMMAND_MAX: Final = 100
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_WILDCARD_4: Final = ipaddress.ip_address("0.0.0.0")  # noqa: S104 - compared, not bound
+_WILDCARD_4: Final = ipaddress.ip_address("0.0.0.0")  # noqa: S104 - nothing binds to this address
 _WILDCARD_6: Final = ipaddress.ip_address("::")
 
 
@@ -59,7 +59,7 @@ def _rows(ports: Container[int], proc: Path) -> Iterator[tuple[_Address, str]]:
     for name in ("tcp", "tcp6"):
         try:
             lines = (proc / "net" / name).read_text().splitlines()[1:]
-        except OSError:  # A host without IPv6.
+        except OSError:  # A host without IPv6 has no such file.
             continue
         for row in (line.split() for line in lines):
             address, _, port = row[1].rpartition(":")

@@ -26,7 +26,7 @@ class DelayedOperation:
         self.deadline_ns = deadline_ns
         self.is_completed = False
         self.is_parked = False
-        self.owner: Owner | None = None  # The request that waits.
+        self.owner: Owner | None = None  # The waiting request.
         self.watched: tuple[Hashable, ...] = ()
 
     def try_complete(self) -> bool:
@@ -98,7 +98,7 @@ class Purgatory:
             containment.owner = operation.owner
             try:
                 is_done = operation.is_completed or operation.try_complete()
-            except Exception as error:  # noqa: BLE001 - contained: it ends, the others are looked at
+            except Exception as error:  # noqa: BLE001 - ends this operation only
                 operation.is_completed = is_done = True
                 containment.caught("a request that waited for an event", error, operation.owner)
             if is_done:

@@ -62,9 +62,9 @@ class Role:
         self._values = metrics.values
         self._clock = clock
         self.containment = Containment()
-        self.cycle_count = 0  # Duty cycles so far.
+        self.cycle_count = 0  # Number of duty cycles since the role's start.
         self.sleep_ms_max = STORE_MS  # Limit of the next sleep. `_tick` raises it to `_rest_ms`.
-        self._next_store_ns = 0  # When the next tick is due.
+        self._next_store_ns = 0  # Time of the next tick.
         self._followers: list[Callable[[], None]] = []  # Callbacks of `follow_time`.
         self._follow_until_ns = 0
         self._watched_fd = -1

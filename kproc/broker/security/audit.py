@@ -73,7 +73,7 @@ class AuditRecord(NamedTuple):
     name: str
     is_allowed: bool
     request: str  # Kafka's name of the API.
-    rule: str  # The rule that decided.
+    rule: str  # The rule that decided, as in Kafka: "SuperUser", "DefaultDeny" or the ACL.
     reference_count: int  # The number of times that the request names the resource.
 
 

@@ -25,7 +25,7 @@ class NoMatchingRule(Exception):
 
 
 class _MappingRule(NamedTuple):
-    pattern: re.Pattern[str] | None  # None: DEFAULT.
+    pattern: re.Pattern[str] | None  # None for the rule DEFAULT.
     replacement: tuple[str | int, ...]
     case: str
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kproc.broker.security.principal import ANONYMOUS, Principal
 
-_HEAD: Final = struct.Struct("=QB")  # When it ends, bytes of the mechanism's name that follow.
+_HEAD: Final = struct.Struct("=QB")  # End of the session, length of the mechanism's name behind it.
 ENDS_NS_MAX: Final = (1 << 63) - 1
 """The latest end of a session in a record between roles, in ns: 292 years after boot. Later ends become this one."""
 
@@ -16,7 +16,7 @@ class Session(NamedTuple):
     """The authentication of a connection. `ends_ns` is by the monotonic clock, which all processes share. 0: never."""
 
     principal: Principal
-    mechanism: str = ""  # Of SASL.
+    mechanism: str = ""  # The SASL mechanism.
     ends_ns: int = 0
 
     def pack(self) -> bytes:

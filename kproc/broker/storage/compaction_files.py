@@ -233,9 +233,9 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
         # so that swap was never decided.
         if base is not None and (oldest_cleaned is None or base < oldest_cleaned):
             _finish_swap(fs, directory, base)
-    # The remaining .swap files belong to undecided swaps: a .log.swap above a .log.cleaned, and indexes of a crash in
-    # step 1. Remove them before the .cleaned files. In the other order a crash could leave a .log.swap without a
-    # .log.cleaned, which would count as decided.
+    # The remaining .swap files belong to undecided swaps: a .log.swap above a .log.cleaned, or index files that were
+    # renamed to .swap before a crash, while the .log file was not. Remove them before the .cleaned files. In the other
+    # order a crash could leave a .log.swap without a .log.cleaned, which would count as decided.
     for name in fs.list_directory(directory):
         if name.endswith(SWAP_SUFFIX):
             fs.unlink(directory / name)
@@ -244,18 +244,18 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
-    """Take steps 2 and 3 of the module's docstring for a .log.swap file, after a crash behind step 1.
+    """Finish a swap for which a crash left a .log.swap file: take steps 2 and 3 of the module's docstring.
 
     The caller removes a damaged .log.swap file. All old segments still exist then.
     """
     end_offset = _read_swap_end(fs, directory, base)
     if end_offset is None:
         if fs.exists(directory / segment_file_name(base, LOG_SUFFIX)):
-            # The .swap file is damaged. Step 2 renames the oldest segment first, and it still exists, so all old
-            # segments still exist. Undo the swap.
+            # The .swap file is damaged. The oldest segment is the first one that a swap renames to .deleted, and it
+            # still exists, so all old segments still exist. Undo the swap.
             return
-        # The .swap file is damaged, and the crash came in step 3: its oldest segment is removed already. Only the
-        # renames are missing.
+        # The .swap file is damaged, and the oldest old segment is removed already. Take it that the crash came in step
+        # 3, and finish its renames.
         end_offset = base
     logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
     names = fs.list_directory(directory)

@@ -49,7 +49,7 @@ class CompactionLimits(NamedTuple):
 
     start_offset: int
     stable_offset: int  # The last stable offset: an open transaction begins there.
-    synced_offset: int  # The recovery point.
+    synced_offset: int  # The recovery point: syncs have confirmed all records below.
 
 
 def assess(

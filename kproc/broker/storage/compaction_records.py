@@ -121,7 +121,7 @@ def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end:
                     length, position = read_unsigned_varint(raw, position)
                 following = position + (length >> 1)
                 position += 1
-                while raw[position] > 127:  # The timestamp's delta.
+                while raw[position] > 127:  # Skip the varint of the timestamp delta.
                     position += 1
                     if position > following - (length >> 1) + _VARLONG_BYTES_MAX:
                         raise ProtocolError("a timestamp delta has more than 10 bytes")
@@ -262,7 +262,7 @@ class Survivors:
                         length, position = read_unsigned_varint(raw, position)
                     following = position + (length >> 1)
                     position += 1
-                    while raw[position] > 127:  # The timestamp's delta.
+                    while raw[position] > 127:  # Skip the varint of the timestamp delta.
                         position += 1
                         if position > following - (length >> 1) + _VARLONG_BYTES_MAX:
                             raise ProtocolError("a timestamp delta has more than 10 bytes")
@@ -294,7 +294,7 @@ class Survivors:
                     else:
                         stays = newest.get(key, -1) >> 1 == offset
                     if stays:
-                        if raw[after] == 1:  # The length of a null value.
+                        if raw[after] == 1:  # 1 is the zigzag varint -1, the length of a null value.
                             # Remove the tombstone: delete.retention.ms has passed since a pass first found it, so that
                             # every consumer had the time to read it.
                             if not keep_tombstones and offset <= latest:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 # Uncompressed messages are combined into batches of about this size, because one batch per message would double the
 # size of small messages.
 _BATCH_BYTES: Final = 64 << 10
-_RECORD_BYTES: Final = 16  # Approximate overhead of a record.
+_RECORD_BYTES: Final = 16  # Approximate size of a record without key, value and headers.
 
 
 class Converted(NamedTuple):
@@ -55,7 +55,7 @@ def convert_partition(fs: Fs, directory: Path, *, dry_run: bool = False) -> Conv
     for base in bases:
         try:
             count = _convert_segment(fs, directory, base, is_last=base == bases[-1], dry_run=dry_run)
-        except ValueError as error:  # Offsets do not increase.
+        except ValueError as error:  # The offsets do not increase.
             raise Corrupt(f"{directory / segment_file_name(base, LOG_SUFFIX)}: {error}") from error
         if count:
             segments += 1

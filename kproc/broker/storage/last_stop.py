@@ -28,7 +28,7 @@ class LastStop(msgspec.Struct, frozen=True):
     recovery_point: int = 0  # A sync has confirmed every record below it.
     start_offset: int = 0  # DeleteRecords has moved the log's start there.
     recorded_start: int | None = None  # The largest start in the data directory's checkpoints (log_start.py).
-    clean: bool = False  # The broker stopped in order, so that all logs were closed and synced.
+    clean: bool = False  # True after a clean stop: all logs were closed and synced.
     trusted: TrustedEnd | None = None  # The published end, if only the owner died and the host did not.
 
     @property

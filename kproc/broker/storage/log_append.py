@@ -103,7 +103,7 @@ class LogAppender:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._producers, self._clock = state.producers, state.clock
-        self._is_epoch_begun = False  # True if the present leader epoch is known to have its entry.
+        self._is_epoch_begun = False  # True if leader-epoch-checkpoint has the present leader epoch.
 
     def append(
         self, batches: list[memoryview], origin: str = CLIENT, *, hidden_from: int | None = None
@@ -273,7 +273,7 @@ class LogAppender:
                 if len(results) == start:
                     raise
                 break  # Write the batches before this one first. The next run begins with this one and pauses.
-            except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
+            except Exception as error:  # noqa: BLE001 - rejects this batch only; it has changed no state
                 known = self._refusal_of(error)
             if known is not None:
                 run.left_out.append(len(results))
@@ -375,7 +375,7 @@ class LogAppender:
             mark = (last_sequence, last, delta, timestamp)
             transactional = attributes & TRANSACTIONAL != 0
             producers.record(producer_id, epoch, mark, transactional=transactional, heard_ms=now_ms)
-        elif marker is not None:  # Other control batches end no transaction.
+        elif marker is not None:  # A control batch without a marker ends no transaction.
             if producer_id in producers.verifying:
                 run.verifications.append((producer_id, producers.verifying[producer_id]))
             aborted = producers.record_marker(

@@ -42,7 +42,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = INT64_MAX
     min_cleanable_dirty_ratio: float = 0.5
-    compression_type: str = AS_PRODUCED  # or a codec: the broker compresses again
+    compression_type: str = AS_PRODUCED  # Or a codec, with which the broker compresses again.
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3

@@ -31,7 +31,7 @@ class LogDurability:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._has_failed = False
-        self.flushed_ms = state.clock.wall_ms()  # Time of the end of the last sync.
+        self.flushed_ms = state.clock.wall_ms()  # Wall time at the end of the last sync.
 
     def trust(self, offset: int) -> None:
         """Set the recovery point of a log that was just opened. All records behind it count as not synced."""

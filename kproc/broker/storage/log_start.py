@@ -83,8 +83,8 @@ def check_start(
         if records.recorded_start is not None and not is_explained:
             _judge_without_epochs(directory, first, records.recorded_start, is_clean=records.is_clean)
         return
-    # Corrupt, unless a power loss kept the renames of step 2 and lost the file of step 1, because neither is synced.
-    # Then the .deleted files explain the missing records.
+    # Corrupt, unless a power loss kept the renames to .deleted (step 2) and lost the new start (step 1), because
+    # neither is synced. Then the .deleted files explain the missing records.
     if not is_explained and start < first and not (has_deleted and is_deleting and records.may_lack_names):
         start = max(start, records.recorded_start or 0)
         found = f"{directory} begins at offset {first}, but its recorded start is {start}"
@@ -100,8 +100,8 @@ def check_start(
             return
         raise Corrupt(f"{found}: {_WAY_OUT}")
     if has_deleted and not records.is_clean:
-        # The crash came between steps 2 and 3. The opening will unlink the .deleted files, so sync the start before
-        # that.
+        # The crash came between the renames (step 2) and the sync of the new start (step 3). The opening will unlink
+        # the .deleted files, so sync the start before that.
         epochs.truncate_to(first)
         write_start(fs, directory, epochs, durable=True)
 

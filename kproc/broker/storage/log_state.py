@@ -47,7 +47,7 @@ class LogTraffic:
         self.bytes_in = 0  # Bytes as stored in the log: compressed, with the batches' headers.
         self.records_in = 0
         self.bytes_out = 0
-        self.fetches = 0  # Answers with records of this topic; two partitions in one answer count as two.
+        self.fetches = 0  # Partitions of this topic with records in Fetch responses.
 
 
 class LogIdentity(NamedTuple):
@@ -113,7 +113,9 @@ class LogState:
         self.producers = producers
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
-        self.offline_reason: str | None = None  # If set, appends are rejected until the log is opened again.
+        self.offline_reason: str | None = (
+            None  # The reason why appends are rejected until the log is opened again.
+        )
         # True while the log is offline because a Shortage interrupted a change of its files. At the next request the
         # owner opens the log again, which completes the change.
         self.can_reopen = False

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _RECALLED_ENTRIES: Final = (16, 256)
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 
-Marks = dict[tuple[int, int], list[BatchMark]]  # By producer id and epoch, the oldest first.
+Marks = dict[tuple[int, int], list[BatchMark]]  # (producer id, epoch) -> batches, the oldest first.
 
 
 def _mark_of(header: Header) -> BatchMark:
@@ -143,7 +143,7 @@ class ProducerReplay:
             headers[:0] = headers_before(segment, offset, entries)
             if segment is not self._segments[-1]:
                 segment.close()
-            # Count the bytes behind the segment's last index entry as one more interval.
+            # The bytes behind the segment's last index entry count as one more entry.
             entries -= segment.index.count + 1
             if entries <= 0:
                 break

@@ -45,7 +45,7 @@ class ProducerSnapshots:
         for stale in [held for held in self.offsets if held not in keep]:
             try:
                 fs.unlink(directory / segment_file_name(stale, SNAPSHOT_SUFFIX))
-            except StorageFailure as failure:  # The next snapshot removes it.
+            except StorageFailure as failure:  # The next snapshot retries the unlink.
                 logger.warning(
                     "snapshot=not_deleted directory=%s offset=%d reason=%s", directory, stale, failure
                 )

@@ -111,7 +111,7 @@ class ProducerTable:
     def __init__(self, end_offset: int = 0) -> None:
         self.by_id: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
-        self.verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
+        self.verifying: dict[int, Verification] = {}  # By producer id. Not in snapshots and exports.
         # The smallest first offset of an open transaction, or None. It limits the last stable offset.
         self.first_open_offset: int | None = None
         # The entries are the state after all batches before this offset.

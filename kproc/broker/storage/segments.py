@@ -32,7 +32,7 @@ class ColdSegments:
 
     def __init__(self, limit: int = COLD_OPEN_MAX) -> None:
         self._limit = limit
-        self._segments: dict[LogSegment, None] = {}  # The one that was read least recently comes first.
+        self._segments: dict[LogSegment, None] = {}  # Least recently read segment first.
 
     def __len__(self) -> int:
         return len(self._segments)

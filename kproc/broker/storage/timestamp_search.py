@@ -53,7 +53,7 @@ class TimestampSearch:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.from_offset = 0  # Everything below this offset has been searched.
+        self.from_offset = 0  # All records below this offset have been searched.
         # Progress of segment_lookup.max_timestamp_from: (segment, from offset, next position, largest so far).
         self.scanned = (-1, -1, 0, NO_TIMESTAMP)
         self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX

@@ -27,7 +27,7 @@ class TxnIndex:
 
     def __init__(self, fs: Fs, path: Path) -> None:
         self._fs = fs
-        self._rows: bytes | None = None  # None: not read yet, or more than is kept.
+        self._rows: bytes | None = None  # The file's rows. None: not read yet, or too many to cache.
         self._is_absent = False
         self.path = path
 

@@ -85,4 +85,4 @@ class UnsyncedFiles:
         segments = (*self.segments, active)
         if indexes := [each.txn_index_path for each in segments if each.txn_index.exists]:
             self.files += indexes
-            self.add_directory(directory)  # Their names may be new.
+            self.add_directory(directory)  # The files' names may be unsynced.

@@ -115,7 +115,7 @@ def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:
     found = None if attributes & CODEC_MASK else read_end_transaction(view)
     if found is not None:
         return found
-    if parse_header(view).record_count != 1:  # Kafka's markers have one record.
+    if parse_header(view).record_count != 1:  # A control batch of Kafka has exactly one record.
         return None
     records = decode_records(view)
     if control_type(records[0]) not in (ControlType.ABORT, ControlType.COMMIT):

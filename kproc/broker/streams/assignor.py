@@ -129,7 +129,7 @@ class _Plan:
     """The assignment that is being computed."""
 
     active_quota: _Quota
-    quota: _Quota  # Of tasks of all roles.
+    quota: _Quota  # Quota of active and standby tasks together.
 
     def __init__(self, members: Mapping[str, TaskMember]) -> None:
         self.active: dict[str, set[Task]] = {member_id: set() for member_id in members}
@@ -207,7 +207,7 @@ class _Plan:
             for _ in range(count):
                 yield _TASK_COST + standby_count
                 if not self._add_standby(task, by_load):
-                    break  # All processes have the task.
+                    break  # All processes have the task already.
 
     def _keep_standby(self, task: Task) -> bool:
         """Assign a standby to a member that has the task's state. Return False if all such members have their share."""

@@ -113,7 +113,7 @@ class StreamsGroup:
         self._deadlines: MemberDeadlines[StreamsGroupMember] = MemberDeadlines()
         self.computation = TargetComputation(self.group_id, self._deadlines)
         self._fitted = FittedTopology(environment.cluster.topics)
-        self._delay_end_ms = 0  # The end of the initial rebalance delay.
+        self._delay_end_ms = 0  # Time at which the initial rebalance delay ends.
         self._endpoint_epoch = 0
         self._shutdown_member_id: str | None = None  # The first member that requested a shutdown of all.
 

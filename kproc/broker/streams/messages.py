@@ -36,7 +36,7 @@ class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     task_end_offsets: TaskOffsets | None = None
     is_shutdown: bool = False  # The member requests a shutdown of all members.
     endpoint_epoch: int = 0  # The version of the endpoints' partitions that the member knows.
-    missing_hash: int = 0  # Of the missing internal topics that the client's Handler knows for the group.
+    missing_hash: int = 0  # Hash of the group's missing internal topics that the client's Handler knows.
     knows_missing_tags: bool = True  # v1 and later: the client knows MISSING_CLIENT_TAGS.
     client_id: str = ""
     client_host: str = ""
@@ -65,7 +65,7 @@ class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     # The Handler of the client creates these internal topics. There can be 1,000, so they are not sent again to a
     # Handler whose request has their hash.
     missing_topics: tuple[StreamsTopic, ...] = ()
-    missing_hash: int = 0  # 0: no topic is missing.
+    missing_hash: int = 0  # Hash of the missing internal topics; 0 if none is missing.
 
 
 class DescribedStreamsMember(msgspec.Struct, frozen=True, kw_only=True):

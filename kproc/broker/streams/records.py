@@ -49,7 +49,7 @@ class StreamsGroupEpoch(msgspec.Struct, frozen=True):
 
     epoch: int
     metadata_hash: int = 0
-    validated_topology_epoch: int = NO_TOPOLOGY  # The topology that fits its topics; -1 if it does not.
+    validated_topology_epoch: int = NO_TOPOLOGY  # Epoch of the topology that fits its topics; -1: none fits.
     assignment_configs: tuple[KeyValue, ...] | None = None  # The configs of the last assignment.
     # Epochs of Kafka's plug-in for descriptions of topologies. kproc has no such plug-in, and keeps the values that
     # Kafka wrote.

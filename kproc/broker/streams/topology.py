@@ -140,9 +140,9 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
     """A topology that was fitted to the existing topics. The application runs no tasks while it has a problem."""
 
     epoch: int
-    subtopologies: Mapping[str, ConfiguredSubtopology]  # By id, in the order of the ids.
+    subtopologies: Mapping[str, ConfiguredSubtopology]  # Subtopology id -> subtopology, sorted by id.
     missing_topics: tuple[StreamsTopic, ...] = ()
-    missing_hash: int = 0  # Of the missing topics. 0: no topic is missing.
+    missing_hash: int = 0  # Hash of the missing internal topics; 0 if none is missing.
     problem: StreamsStatus | None = None
 
     @property

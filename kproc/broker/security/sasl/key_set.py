@@ -68,7 +68,7 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
     finally:
         timer.cancel()
         connections.close()
-    if connections.is_late:  # The data is incomplete.
+    if connections.is_late:  # Late: the read was cut off, so the data is incomplete.
         raise TimeoutError(f"no complete answer in {seconds_max:g} s")
     # The read asked for one byte more than the limit, because otherwise a larger document would look complete.
     if len(data) > _BYTES_MAX:
@@ -83,7 +83,7 @@ def _request(url: str) -> urllib.request.Request:
     """
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
-    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)))  # noqa: S310 - three schemes are allowed
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)))  # noqa: S310 - the settings check the scheme
     if at:
         credentials = base64.b64encode(unquote(user).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {credentials}")
@@ -182,7 +182,7 @@ class KeySet:
         self._now_ms = now_ms
         self._load_url = load
         self._run = run
-        self._keys: list[Key] | None = None  # Replaced as a whole, by the thread.
+        self._keys: list[Key] | None = None  # The loading thread replaces the whole list.
         self._is_loading = False
         self._due_ms = 0
         self._next_unasked_ms = 0
@@ -232,7 +232,7 @@ class KeySet:
         """Load the keys. This runs in a thread of its own."""
         try:
             keys = _keys_in(self._load_url(self._url))
-        except Exception as error:  # noqa: BLE001 - whatever an address may answer; the old keys stay
+        except Exception as error:  # noqa: BLE001 - whatever the load raises, keep the old keys
             self._due_ms = self._now_ms() + _RETRY_MS
             why = without_url_secrets(str(error))
             logger.error("cannot load the keys of OAUTHBEARER tokens from %s: %s", self._shown(), why)

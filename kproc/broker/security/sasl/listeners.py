@@ -20,7 +20,7 @@ class Surroundings(NamedTuple):
 
     config: Config
     find_user: FindUser
-    now_ms: Callable[[], int]  # Since 1970.
+    now_ms: Callable[[], int]  # Wall time in ms since 1970.
 
 
 def make_listener(listener: str, around: Surroundings) -> SaslListener:

@@ -19,7 +19,9 @@ from kproc.broker.security.sasl.mechanism import Exchange, ExchangeFailed, Mecha
 from kproc.broker.security.session import Session
 from kproc.common.errors import ErrorCode
 
-TOKEN_VERSION_WITH_LIFETIME: Final = 1  # Of SaslAuthenticate: its answer says how long the session lasts.
+TOKEN_VERSION_WITH_LIFETIME: Final = (
+    1  # From this version on the SaslAuthenticate response has session_lifetime_ms.
+)
 
 
 class Stage(Enum):
@@ -60,7 +62,7 @@ class CompletedLogin(NamedTuple):
     """A complete login: the client's principal, and the time in ms for which the login is valid."""
 
     principal: Principal
-    lifetime_ms: int | None  # None: for ever.
+    lifetime_ms: int | None  # None: the session never expires.
 
 
 class Login:

@@ -45,15 +45,15 @@ _CLIENT_FINAL: Final = re.compile(
     rf"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE})),p=(?P<proof>{_BASE64})"
 )
 _NO_CHANNEL_BINDING: Final = "biws"  # "n,," in base64
-_TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a word of the protocol
+_TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a keyword of SCRAM, no secret
 
 
 class ScramKind(NamedTuple):
     """One of the mechanisms SCRAM-SHA-256 and SCRAM-SHA-512: its name, Kafka's number and its hash."""
 
     name: str
-    number: int  # In Kafka's requests and records.
-    digest: str  # As hashlib calls it.
+    number: int  # The mechanism's number in Kafka's requests and records.
+    digest: str  # The name of the hash in hashlib.
     key_bytes: int
 
 
@@ -289,7 +289,7 @@ class _ServerFirst(NamedTuple):
     nonce: str
     message: str
     credential: ScramCredential
-    outcome: AuthenticatedUser | None  # None: there is no such user.
+    outcome: AuthenticatedUser | None  # None: the user does not exist.
 
 
 def _text(token: bytes) -> str:

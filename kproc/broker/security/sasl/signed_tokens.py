@@ -20,7 +20,7 @@ _ALGORITHMS: Final = (
 class ExpectedClaims(NamedTuple):
     """The claims that a signed token must have, the allowed clock skew, and the claim that has the user's name."""
 
-    audience: Collection[str]  # One of these; empty: any.
+    audience: Collection[str]  # A token must be for one of these audiences; empty: for any.
     issuer: str | None
     skew_s: int
     name_claim: str

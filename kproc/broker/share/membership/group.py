@@ -77,7 +77,7 @@ class ShareGroup:
 
     group_type: Final = GROUP_TYPE
     protocol_type: Final = GROUP_TYPE
-    can_expire: Final = False  # Its start offsets must survive a time without members.
+    can_expire: Final = False  # False, because its start offsets must survive a time without members.
 
     __slots__ = ("_checked", "_deadlines", "_environment", "computation", "initialize_after_ms", "state")
 

@@ -77,8 +77,8 @@ class _Queue:
     def __init__(self) -> None:
         self.letters: deque[DeadLetters] = deque()
         self.batch: list[DeadLetters] = []
-        self.attempts = 0  # Failed attempts to write the batch.
-        self.is_waiting = False  # For the answer to a batch, the topic's creation or the end of a pause.
+        self.attempts = 0  # Number of failed attempts to write the present batch.
+        self.is_waiting = False  # Waits for a write's result, the topic's creation or the end of a pause.
         self.originals: _Originals | None = None
 
 
@@ -180,7 +180,7 @@ class DeadLetterWriter:
     # -- the records -------------------------------------------------------------------------------------------
 
     def _write_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
-        queue.letters.extendleft(reversed(queue.batch))  # Of an attempt that has failed.
+        queue.letters.extendleft(reversed(queue.batch))  # The batch of a failed attempt.
         queue.batch = []
         size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
         records = self._next_records(partition, queue, min(size_max, _BATCH_BYTES_MAX))

@@ -49,7 +49,7 @@ class Rules(NamedTuple):
     """The configs of a group that determine how its records are delivered."""
 
     delivery_count_max: int
-    size_max: int  # Records that may be in flight. The last batch may exceed it, up to WINDOW_MAX.
+    size_max: int  # Limit of records in flight. The last batch may exceed it, up to WINDOW_MAX.
     has_dead_letters: bool = False
     can_renew: bool = True
 

@@ -40,7 +40,7 @@ class LogBatches:
 
     def __init__(self, batches: list[_Batch], aborted: list[tuple[int, int]]) -> None:
         self._batches = batches
-        self.aborted = aborted  # The first and the last offset of batches of aborted transactions.
+        self.aborted = aborted  # (first, last offset) of each batch of an aborted transaction.
 
     def __len__(self) -> int:
         return len(self._batches)

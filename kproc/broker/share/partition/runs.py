@@ -29,8 +29,8 @@ class Run(msgspec.Struct):
     delivery_count: int
     batch_size: int  # The size of the range in which the records were acquired for the first time.
     holder: ShareHolder | None = None  # The session that has acquired the records.
-    deadline_ms: int = FOREVER  # When the lock of acquired records ends.
-    next_state: RecordState | None = None  # The state of a change that is not persisted yet.
+    deadline_ms: int = FOREVER  # Time at which the lock of acquired records ends.
+    next_state: RecordState | None = None  # The new state, if its change is not persisted yet.
     # The reason why the records become dead letters: a member has rejected them, or they were delivered too often.
     is_rejected: bool = False
 

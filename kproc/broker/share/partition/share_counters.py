@@ -20,7 +20,7 @@ class ShareCounters:
         self._by_type = [0] * len(AcknowledgeType)
         self.expired = 0  # Records whose acquisition lock has ended.
         self.dead_letters = 0  # Records that were written as dead letters.
-        self.lost_letters = 0  # Records that were archived because they could not be written.
+        self.lost_letters = 0  # Records that were archived because no dead letter could be written.
 
     def add_acknowledgements(self, batches: Sequence[AcknowledgeBatch]) -> None:
         """Count acknowledgements that are valid."""

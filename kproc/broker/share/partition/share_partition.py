@@ -67,7 +67,7 @@ class SharePartition:
         self.settings = settings
         self.state_epoch = 0
         self.records: InFlightRecords | None = None
-        self.error: KafkaError | None = None  # Why its state could not be read.
+        self.error: KafkaError | None = None  # The error of a failed read of its state.
         self.is_dropped = False
         # True until the start offset that this owner has chosen is persisted. Without that a successor could choose a
         # later one.

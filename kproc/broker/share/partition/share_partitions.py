@@ -51,7 +51,7 @@ RUNS_MAX: Final = 1_000_000
 # time.
 _CANDIDATES_MAX: Final = 16
 _NAME_MAX: Final = 249  # Settings of groups with longer names are not kept.
-_DEAD_LETTERS_SINCE: Final = 2  # The level of share.version.
+_DEAD_LETTERS_SINCE: Final = 2  # From this level of the feature share.version on.
 _FENCED: Final = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
 # Errors of a write after which the state is read again. They mean that another owner has read the state, that the group
 # coordinator has replaced it, or that it was deleted with the group or the group's offsets (INVALID_REQUEST).
@@ -77,7 +77,7 @@ class SharePartitions:
         self._calls = StateCalls(services)
         self.counters = ShareCounters()
         self._dead_letters = DeadLetterWriter(services, self.counters, self._archive)
-        self._deadlines: Deadlines[SharePartition] = Deadlines()  # In monotonic ms.
+        self._deadlines: Deadlines[SharePartition] = Deadlines()  # Deadlines in monotonic ms.
         self._unwritten: dict[SharePartition, None] = {}
         self._timer: _Timer | None = None
         self._runs: dict[SharePartition, int] = {}

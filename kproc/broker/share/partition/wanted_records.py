@@ -18,7 +18,7 @@ from kproc.broker.share.partition.in_flight import ACQUIRED, AVAILABLE, WINDOW_M
 from kproc.broker.share.partition.messages import AcquiredRange, ShareHolder
 from kproc.broker.share.partition.runs import Run
 
-Batches = Sequence[tuple[int, int]]  # The first and the last offset of batches of the log, in order.
+Batches = Sequence[tuple[int, int]]  # (first, last offset) of batches of the log, ascending.
 
 
 class WantedRecords(msgspec.Struct):

@@ -96,7 +96,7 @@ class Acquisition(DelayedOperation):
         self._bytes_left = limits.bytes_max
         self.results: dict[ShareKey, AcquiredPart] = {}
         self._parts: dict[int, list[ShareKey]] = {}
-        self._todo: deque[int] = deque()  # Owners to call next.
+        self._todo: deque[int] = deque()  # Ids of the owners to call next.
         self._watches: dict[int, Watch] = {}
         self._is_calling = self._is_expired = self._is_gone = False
         self._vain_wakes = 0

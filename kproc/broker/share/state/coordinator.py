@@ -87,8 +87,8 @@ class _StoredPartition:
         # initializing has raised the state epoch.
         self.fence_epoch = state.leader_epoch
         self.snapshot_offset = snapshot_offset
-        self.updates = 0  # Since the last snapshot.
-        self.has_warned = False  # That its record is larger than the topic allows.
+        self.updates = 0  # Number of updates since the last snapshot.
+        self.has_warned = False  # True after a warning that its snapshot exceeds max.message.bytes.
 
     def follow_snapshot(self, snapshot: Snapshot, offset: int) -> None:
         self.state, self.snapshot_offset, self.updates, self.has_warned = snapshot, offset, 0, False
@@ -114,10 +114,10 @@ class ShareCoordinator:
     def __init__(self, environment: ShareEnvironment, log: CoordinatorLog[Any]) -> None:
         self._environment = environment
         self._log = log
-        self._parts: dict[str, _StoredPartition] = {}  # By `state_key`.
+        self._parts: dict[str, _StoredPartition] = {}  # Keyed by `state_key`.
         # The share partitions with a write that is not appended yet.
         self._queued: set[str] = set()
-        self._last_offset = 0  # Of the last snapshot or tombstone.
+        self._last_offset = 0  # Offset of the last snapshot or tombstone.
         self.pruned_offset = 0  # The start of the log after the last deletion of records.
         self._writes = 0  # Records that were written since the last call of `drain_writes`.
         self._is_sweeping = False
@@ -128,7 +128,7 @@ class ShareCoordinator:
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
-        del producer  # No records of transactions are in this topic.
+        del producer  # This topic has no transactional records.
         try:
             share_key, content = decode_share_record(key, value)
         except UnknownRecord as unknown:

@@ -54,7 +54,7 @@ class InitializeState(msgspec.Struct, frozen=True, array_like=True):
 
     state_epoch: int
     start_offset: int = NO_OFFSET
-    keeps_existing: bool = False  # A state that exists stays as it is.
+    keeps_existing: bool = False  # True: an existing state is not replaced.
 
 
 class ReadState(msgspec.Struct, frozen=True, array_like=True):

@@ -124,7 +124,7 @@ _WRITERS: Final[dict[ShareStateRecordType, Writer]] = {
 }
 _VERSION: Final = 0
 _TYPES: Final = frozenset(map(int, ShareStateRecordType))
-_PLACE: Final = Struct(">16si")  # Of the key: the topic id and the partition.
+_PLACE: Final = Struct(">16si")  # In a record's key: topic id, partition.
 
 
 # ---- writing -----------------------------------------------------------------------------------------------
