@@ -17,8 +17,8 @@
 - On the command line: `kproc --help`.
 """
 
-# Importing this package costs nothing: the embedded broker is loaded on first use, so that a role that only needs
-# kproc.wire never pays for it. ARCHITECTURE.md shows the packages.
+# Import the embedded broker only when it is used, so that a program that needs only kproc.wire starts faster.
+# ARCHITECTURE.md shows the packages.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the embedded broker and its errors on first use (PEP 562)."""
+    """Import the module of a public name when the name is first used (PEP 562)."""
     if name in ("Broker", "BrokerFailed"):
         from kproc import embedded
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def _import_own_package() -> None:
-    """Import kproc from the directory of this file, whatever `sys.path` holds.
+    """Import the package kproc from the directory of this file, whatever `sys.path` contains.
 
     `embedded.kproc_command` starts this file by its path and with -P. The child then runs the same kproc as its parent
     and imports no module from the working directory.

@@ -7,8 +7,8 @@
     @pytest.mark.kproc_fault("fail", "Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
     def test_retries(kproc_broker, kproc_topic): ...
 
-pytest loads this module in every project where kproc is installed, so importing it must cost nothing. The fixtures
-import the broker's code when the first test uses them. Under pytest-xdist each worker has a broker of its own.
+pytest loads this module in every project where kproc is installed, so importing it must be fast. The fixtures import
+the broker's code when the first test uses them. Under pytest-xdist each worker has a broker of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Add the fixture of the broker to a test with a fault, even if the test does not name it."""
+    """Add the fixture `kproc_broker` to a test with a `kproc_fault` marker that does not request the fixture."""
     if item.get_closest_marker(_FAULT) is None or not isinstance(item, pytest.Function):
         return
     if "kproc_broker" not in item.fixturenames:
@@ -55,13 +55,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Add the faults of a test's markers before it runs, and remove them after it."""
+    """Add the fault rules of a test's `kproc_fault` markers before the test, and remove them after it."""
     markers = list(item.iter_markers(_FAULT))
     if not markers:
         return (yield)
     broker: Broker = item.funcargs["kproc_broker"]  # type: ignore[attr-defined]
     with ExitStack() as stack:
-        # The markers of the class and the module come last.
+        # iter_markers() yields the test's own markers first. Add the rules of module and class before them.
         rules = [stack.enter_context(_add_fault(broker, item, each)) for each in reversed(markers)]
         yield
     for marker, rule in zip(reversed(markers), rules, strict=True):
@@ -74,7 +74,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Add the broker's last log lines to the report of a failed test that uses `kproc_broker`."""
     report = yield
     if report.failed:
-        # Only a test with fixtures has them. An item of another plugin may have none.
+        # An item of another plugin may have no fixtures (no attribute `funcargs`).
         broker = getattr(item, "funcargs", {}).get("kproc_broker")
         if broker is not None and (text := broker.log_text().strip()):
             report.sections.append(("Last log lines of kproc_broker", text))
@@ -98,7 +98,7 @@ def kproc_security() -> Mapping[str, Any]:
 
 @pytest.fixture(scope="session")
 def kproc_broker(kproc_settings: Mapping[str, object], kproc_security: Mapping[str, Any]) -> Iterator[Broker]:
-    """A broker on a free port that runs until the session ends. Its data are deleted then."""
+    """A broker on a free port that runs until the test session ends, which deletes its data."""
     from kproc.embedded import Broker
 
     with Broker(kproc_settings, **kproc_security) as broker:
@@ -109,8 +109,8 @@ def kproc_broker(kproc_settings: Mapping[str, object], kproc_security: Mapping[s
 def kproc_clean_broker(kproc_broker: Broker) -> Broker:
     """The session's broker, empty: without topics, groups, users and fault rules of earlier tests.
 
-    It is reset before the test, which takes a fraction of a start. Connections of earlier tests are closed. What the
-    test leaves stays for later tests with `kproc_broker`.
+    The broker is reset before the test, which is faster than a start and closes the connections of earlier tests.
+    Topics and records of the test stay for later tests with `kproc_broker`.
     """
     kproc_broker.reset()
     return kproc_broker
@@ -123,7 +123,7 @@ def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterato
     if marker is not None and marker.args:
         raise pytest.UsageError(f"{request.node.nodeid}: kproc_topic takes partitions= and configs= by name")
     if "kproc_clean_broker" in request.fixturenames:
-        request.getfixturevalue("kproc_clean_broker")  # A reset after the creation would delete the topic.
+        request.getfixturevalue("kproc_clean_broker")  # Reset first: a later reset would delete the topic.
     name = _topic_name(request.node.name)
     kproc_broker.create_topic(name, **(marker.kwargs if marker is not None else {}))
     yield name
@@ -131,7 +131,7 @@ def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterato
 
 
 def _add_fault(broker: Broker, item: pytest.Item, marker: pytest.Mark) -> Rule:
-    """Add the fault rule of a marker."""
+    """Add the fault rule that a `kproc_fault` marker describes. Raise UsageError for an unknown method."""
     method, *arguments = marker.args or ("",)
     if method not in _FAULT_METHODS:
         raise pytest.UsageError(
@@ -143,7 +143,7 @@ def _add_fault(broker: Broker, item: pytest.Item, marker: pytest.Mark) -> Rule:
 
 
 def _assert_happened(rule: Rule) -> None:
-    """Fail a test whose fault did not act on any request, because it has proved nothing then."""
+    """Fail the test if its fault rule did not act on any request, because the test has proved nothing then."""
     counts = rule.counts
     if not counts.hits:
         pytest.fail(

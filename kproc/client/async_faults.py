@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 
 class AsyncRule:
-    """One fault rule. `async with` or `await` adds it."""
+    """One fault rule for coroutines. `async with` or `await` adds it to the broker."""
 
     def __init__(self, add: Callable[[], Rule]) -> None:
         self._add = add
@@ -29,7 +29,7 @@ class AsyncRule:
 
     @property
     def rule(self) -> Rule:
-        """The rule for threads. Raises RuntimeError if it was not added."""
+        """The rule as `Faults` returned it, with blocking methods. Raises RuntimeError before the rule is added."""
         if self._rule is None:
             raise RuntimeError("the fault rule was not added: use it by `async with` or `await`")
         return self._rule
@@ -42,7 +42,8 @@ class AsyncRule:
         try:
             self._rule = await asyncio.shield(adding)
         except asyncio.CancelledError:
-            # The thread goes on, and nobody would remove its rule.
+            # Cancelling the coroutine does not stop the thread that adds the rule. Remove the rule as soon as the
+            # thread has added it, because the caller never receives it.
             adding.add_done_callback(_release)
             raise
         return self
@@ -56,7 +57,7 @@ class AsyncRule:
         await asyncio.to_thread(self.rule.__exit__, kind, error, stack)
 
     async def counts(self) -> RuleCounts:
-        """Return the rule's counts now, or at its removal."""
+        """Return the rule's present counts of matches and hits, or the last ones if the rule was removed."""
         return await asyncio.to_thread(lambda: self.rule.counts)
 
     async def hits(self) -> int:

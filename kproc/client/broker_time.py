@@ -73,7 +73,7 @@ class BrokerTime:
 
     @property
     def now(self) -> datetime:
-        """The broker's date."""
+        """The broker's date and time, in UTC."""
         return _EPOCH + self.now_ms * _MS
 
     def describe(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class BrokerTime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        # A broker that the test has stopped has no time. Its next start begins with the host's.
+        # If the test has stopped the broker, no clock is left to unfreeze: the next start begins with the host's time.
         with suppress(ConnectionFailed):
             self.unfreeze()
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kproc.client.security.settings import ClientSecurity
 
 FRAME_BYTES_MAX: Final = 1 << 30
-"""Limit of a response, above any that Kafka's settings allow. A larger length means another protocol."""
+"""Largest length that a response may have: 1 GiB. A larger one means that the peer does not speak Kafka's protocol."""
 _HINT: Final = "give --command-config FILE (in Spark: kafka.security.protocol)"
 _TLS_ALERT: Final = b"\x15\x03"
 """The first bytes that a TLS listener sends to a client without TLS."""
@@ -70,11 +70,12 @@ class Client:
         self._received = bytearray()
         self._pending: deque[_PendingRequest] = deque()
         self._correlation_id = 0
-        # Number of responses that are still to be read and discarded.
+        # Number of responses to `introduce` that the next read discards.
         self._unread = 0
         self._versions: dict[int, tuple[int, int]] | None = None
         self._security: ClientSecurity | None = None
-        # Number of responses so far. If the peer closes before the first one, it possibly uses another protocol.
+        # Number of responses so far. A peer that closes the connection before the second one possibly requires TLS or a
+        # login, and the error then says so.
         self._answers = 0
         self._login_again_ns: int | None = None
 
@@ -101,11 +102,11 @@ class Client:
             raise ConnectionFailed(f"cannot connect to {address}: no answer in {timeout_ms} ms") from None
         except OSError as error:
             raise ConnectionFailed(f"cannot connect to {address}: {reason(error)}") from error
-        # The idna codec rejects a name with an empty or too long part.
+        # Python encodes a host name by the idna codec, which rejects an empty label and one above 63 characters.
         except UnicodeError as error:
             raise ConnectionFailed(f"cannot connect to {address}: that is not a host name") from error
-        # Requests are small and wait for their response. With Nagle's algorithm the second part of one would wait for
-        # the delayed ACK of the first, up to 40 ms.
+        # Nagle's algorithm would delay the last segment of a request until the peer acknowledges the segments before.
+        # Linux delays that ACK by up to 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
         if security is not None:
@@ -117,7 +118,7 @@ class Client:
         return client
 
     def _secure(self, security: ClientSecurity, host: str) -> None:
-        """Encrypt the connection and log in, as far as `security` has settings for it."""
+        """Perform the TLS handshake if `security` has TLS settings, and log in if it has a login."""
         self._security = security
         if security.tls is not None:
             from kproc.broker.config.values import ConfigError
@@ -136,13 +137,13 @@ class Client:
         self._log_in()
 
     def _log_in(self) -> None:
-        """Log in, for the first time or again. Do nothing without a login in the settings."""
+        """Log in by SASL, for the first time or again (KIP-368). Do nothing if the settings have no login."""
         if self._security is None or self._security.login is None:
             return
         from kproc.client.security.sasl import log_in
 
-        # KIP-368: the lifetime counts from the broker's decision. Counting from before the login keeps us on the safe
-        # side.
+        # KIP-368: the session's lifetime starts when the broker accepts the login. Count it from before the login, so
+        # that the client never relies on a session that has expired.
         begin_ns = self._clock.now_ns()
         try:
             lifetime_ms = log_in(self._exchange_bytes, self._security.login, self.address)
@@ -152,7 +153,7 @@ class Client:
         self._login_again_ns = begin_ns + share_ns if lifetime_ms else None
 
     def _exchange_bytes(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Send a request with an encoded body, and return the response behind its correlation id."""
+        """Send a request with an encoded body. Return the bytes of its response that follow the correlation id."""
         self._correlation_id += 1
         header = encode_request_header(api_key, version, self._correlation_id, self.client_id)
         self.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
@@ -166,7 +167,7 @@ class Client:
     def log_in_if_due(self) -> None:
         """Log in again if the session expires soon.
 
-        Do not do that with requests in flight, because their responses would arrive before that of the login.
+        With requests in flight it does nothing, because their responses would arrive before that of the login.
         """
         if self.must_log_in_again and not self._pending and not self._received and not self._unread:
             self._login_again_ns = None
@@ -186,7 +187,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; a second time does nothing."""
+        """Close the socket. A second call does nothing."""
         self._socket.close()
 
     def fileno(self) -> int:
@@ -226,7 +227,7 @@ class Client:
     def receive_frame(self) -> bytes:
         """Return the next frame without its length prefix. Raise AnswerTimeout or ConnectionLost."""
         deadline_ns = self._clock.now_ns() + self.timeout_ms * NS_PER_MS
-        # The responses of `introduce` come first, because a broker answers in the order of the requests.
+        # Discard the responses to `introduce` first, because a broker responds in the order of the requests.
         while self._unread:
             self._frame(deadline_ns)
             self._unread -= 1
@@ -234,7 +235,8 @@ class Client:
 
     def _frame(self, deadline_ns: int) -> bytes:
         self._fill(4, deadline_ns)
-        # Only the first answer can be an alert: 0x1503 as the start of a length would be a frame of 340 MB.
+        # A TLS listener answers the first request with an alert. Later, the bytes 0x15 0x03 can be the start of a
+        # length, that of a frame of 350 MB.
         if not self._answers and self._received.startswith(_TLS_ALERT):
             raise AuthenticationFailed(
                 f"{self.address} speaks TLS: security.protocol is SSL or SASL_SSL there; {_HINT}"
@@ -256,17 +258,18 @@ class Client:
         return frame
 
     def _fill(self, wanted_bytes: int, deadline_ns: int) -> None:
-        """Read until the buffer has this many bytes. The deadline is for all of them, not for each read."""
+        """Read until the buffer has `wanted_bytes`. Raise AnswerTimeout if they are not complete at the deadline."""
         while len(self._received) < wanted_bytes:
             left_ns = deadline_ns - self._clock.now_ns()
             if left_ns <= 0:
                 raise AnswerTimeout(f"{self.address} gave no answer in {self.timeout_ms} ms")
             self._socket.settimeout(left_ns / NS_PER_S)
             try:
-                # Read more than is wanted if it is there, because the next frame is often complete, too.
+                # Read up to 64 KiB, even if fewer bytes are wanted: the rest of the frame has often arrived, too, and
+                # another recv() is saved.
                 piece = self._socket.recv(max(65536, wanted_bytes - len(self._received)))
             except TimeoutError:
-                # The check at the loop's start raises the error.
+                # The deadline has passed, so that the check at the loop's start raises AnswerTimeout.
                 continue
             except OSError as error:
                 self._fail(error)
@@ -289,7 +292,10 @@ class Client:
         ) from error
 
     def _hint(self) -> str:
-        """Return the probable reason if a broker closes a connection without an error: it requires TLS or a login."""
+        """Return a hint for the error of a closed connection: the listener possibly requires TLS or a login.
+
+        The hint is empty if the client has logged in or has read two responses.
+        """
         has_login = self._security is not None and self._security.login is not None
         if self._answers > 1 or has_login:
             return ""
@@ -298,8 +304,8 @@ class Client:
     def introduce(self, software: str, version: str) -> None:
         """Send the client's name and version to the broker, in ApiVersions version 3 (KIP-511).
 
-        The next read discards the response, also that of a broker that does not support the version. The request is
-        encoded by hand, so that commands which need no other schema do not import kproc.wire.codec.
+        The next read discards the response, which is an error if the broker does not support this version. The request
+        is encoded by hand, so that commands which need no other schema do not import kproc.wire.codec.
         """
         name = self.client_id.encode()
         words = b"".join(bytes((len(each) + 1,)) + each for each in (software.encode(), version.encode()))
@@ -311,7 +317,8 @@ class Client:
 
     def send(self, api_key: int, version: int, fields: Mapping[str, Any]) -> int:
         """Send a request without waiting for its response. Return its correlation id."""
-        # Imported here, because the import takes some ms and `kproc status` does not need it.
+        # Import the codec here and not at the top, because the import takes some ms and `kproc status` does not need
+        # it.
         from kproc.wire import codec
 
         self.log_in_if_due()
@@ -345,11 +352,17 @@ class Client:
     def call_latest(
         self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
     ) -> dict[str, Any]:
-        """Send a request in the newest version that both sides support. `newest` replaces our limit."""
+        """Send a request in the newest version that client and broker support. Return the response's fields.
+
+        newest: newest version of the caller, instead of that in kproc/client/versions.py.
+        """
         return self.call(api_key, self.negotiate(api_key, newest=newest), fields)
 
     def negotiate(self, api_key: ApiKey, *, newest: int | None = None) -> int:
-        """Return the newest version that both sides support. Raise ClientError if there is none."""
+        """Return the newest version of an API that client and broker support.
+
+        Raise ClientError if they have none in common.
+        """
         ours = NEWEST.get(api_key, 0) if newest is None else newest
         low, high = self.api_versions().get(api_key, (0, -1))
         if high < 0:
@@ -361,7 +374,10 @@ class Client:
         return min(high, ours)
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Return the broker's API versions. Requested once per connection, in version 0, which each broker supports."""
+        """Return the (oldest, newest) version of each API key that the broker supports.
+
+        The first call requests them.
+        """
         if self._versions is None:
             answer = self.call(ApiKey.API_VERSIONS, 0, {})
             if answer["error_code"]:
@@ -387,7 +403,8 @@ class Client:
         try:
             frame = self.receive_frame()
         except ConnectionLost as error:
-            # Kafka closes the connection for an unknown API key, and kproc for a peer without permission.
+            # Kafka closes the connection at the unknown API key 30000, and kproc if this client may not run the
+            # operation.
             raise ConnectionLost(
                 f"{error}: it is not a kproc broker, or it rejects `{op}` from this client"
             ) from error
@@ -395,10 +412,10 @@ class Client:
         return decode_result(frame[4:], self.address)
 
     def scale(self, **counts: int) -> dict[str, Any]:
-        """Change the number of `processors` and `handlers`, wait until that is done, and return the result.
+        """Change the numbers of `processors` and `handlers`, wait until the change is complete, and return its result.
 
-        The broker responds several times a second while the change is in progress, and the client asks again by the
-        ticket. A request that waited for the end would block the Handler that holds it from stopping.
+        While the change is in progress, the broker responds several times a second with a ticket, and the client
+        repeats the request with that ticket. One request that waited for the end would keep its Handler from stopping.
         """
         answer = self.operate("scale", **counts)
         while not answer["is_done"]:
@@ -413,5 +430,5 @@ class Client:
 
 
 def reason(error: OSError) -> str:
-    """Return the system's message for an error, without numbers and addresses."""
+    """Return the system's message for an error in lower case, without errno and addresses."""
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -1,4 +1,4 @@
-"""Texts of Kafka's error codes for users: what has happened and what to do, with the name of the code behind it.
+"""Texts of Kafka's error codes for users: what has happened and what to do, followed by the code's name.
 
 Every message about a code that reaches a user comes from `error_text`. A bare name, such as NOT_COORDINATOR, tells
 nothing to somebody who does not know Kafka's source, but it finds the answer in a search.

@@ -1,6 +1,7 @@
 """Errors of the client. Their messages are one line for the user and contain no secrets.
 
-Client raises ClientError and its subclasses. TLS and SASL raise the last two, which Client converts.
+Client raises ClientError and its subclasses. The modules for TLS and SASL raise SecurityFailed and ConnectionBroken,
+which Client converts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ class ClientError(Exception):
 
 
 class ConnectionFailed(ClientError):
-    """No connection could be made."""
+    """The connection to the broker could not be opened."""
 
 
 class AuthenticationFailed(ClientError):
-    """The broker rejected our login or certificate, or we do not trust its certificate. A retry would fail, too."""
+    """The broker rejected the client's login or certificate, or the client does not trust the broker's.
+
+    Do not retry.
+    """
 
 
 class ConnectionLost(ClientError):
@@ -23,7 +27,7 @@ class ConnectionLost(ClientError):
 
 
 class AnswerTimeout(ClientError):
-    """No complete response arrived in time."""
+    """No complete response arrived within the client's timeout."""
 
 
 class ApiError(ClientError):
@@ -35,8 +39,11 @@ class ApiError(ClientError):
 
 
 class SecurityFailed(Exception):
-    """A permanent failure, such as a wrong password or an untrusted authority. A retry would fail, too."""
+    """A permanent failure of TLS or SASL, such as a wrong password or an untrusted authority. Do not retry."""
 
 
 class ConnectionBroken(Exception):
-    """The peer closed the connection or violated the protocol. It may be starting, so a retry can succeed."""
+    """The peer closed the connection or violated the protocol during TLS or SASL.
+
+    If it is starting, a retry can succeed.
+    """

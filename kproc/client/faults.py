@@ -5,7 +5,8 @@
     assert rule.hits == 2
 
 Each method adds one rule and returns when every process of the broker applies it. A rule ends with its `with` block,
-with `remove()`, or with this process: it keeps a connection open, and the broker removes the rule when that ends.
+with `remove()`, or with this process: the process keeps a connection for each rule, and the broker removes the rule
+when the connection ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.005
 _clock: Final = SystemClock()
-# An embedded broker that does not run has no address, which is a RuntimeError (BrokerFailed).
+# Errors if the broker does not answer: ClientError, or BrokerFailed (a RuntimeError) if kproc.Broker does not run.
 _NO_ANSWER: Final = (ClientError, RuntimeError)
 _pause: Final = threading.Event()  # Never set: its `wait` is a pause.
 Rows = list[dict[str, Any]]
@@ -36,23 +37,26 @@ Apis = str | Sequence[str] | None
 
 
 class Occasions(TypedDict, total=False):
-    """The matching requests, or calls of the file system, on which a rule acts."""
+    """Chooses on which of the matching requests, or of the file system's calls, a rule acts. Default: on all."""
 
     partition: int
     times: int
-    """Act on at most this number of them."""
+    """Act on at most this number of matching requests or calls."""
     after: int
-    """Skip this number of them first."""
+    """Do not act on the first matches, this many of them."""
     every: int
-    """Act on every n-th of the other ones."""
+    """Act only on every n-th match after the skipped ones."""
     probability: float
-    """Act on one of them with this probability, from 0 to 1."""
+    """Act on each match with this probability, from 0 to 1."""
     seed: int
-    """With the same seed, the same ones in the order of their arrival are chosen."""
+    """Seed for `probability`. The same seed chooses the same matches, counted in the order of their arrival."""
 
 
 class Match(Occasions, total=False):
-    """The requests that a rule is about. All conditions must hold. A `*` at the end of a name stands for any rest."""
+    """Conditions that a request must meet to match a fault rule: all that are given.
+
+    `*` at a name's end matches any rest.
+    """
 
     versions: tuple[int, int]
     """First and last version of the API."""
@@ -64,7 +68,7 @@ class Match(Occasions, total=False):
 
 
 class RuleCounts(NamedTuple):
-    """The number of requests or writes that a rule has matched, and on how many of them it has acted."""
+    """The number of requests or writes that met a rule's conditions (`matches`), and on which it acted (`hits`)."""
 
     matches: int
     hits: int
@@ -77,7 +81,7 @@ class Rule:
         self.id = int(described["id"])
         """The rule's number, as `kproc fault list` shows it."""
         self.rule: dict[str, Any] = dict(described["rule"])
-        """The rule as the broker has it."""
+        """The rule's action and conditions, as the broker describes them."""
         self._faults = faults
         self._lease = lease
         self._last: RuleCounts | None = None
@@ -89,7 +93,7 @@ class Rule:
 
     @property
     def counts(self) -> RuleCounts:
-        """The rule's counts now, or at its removal."""
+        """The rule's present counts of matches and hits, or the last ones if the rule was removed."""
         if self._last is not None:
             return self._last
         found = self._faults.counts(self.id)
@@ -121,13 +125,13 @@ class Rule:
             _pause.wait(_POLL_S)
 
     def expire_after(self, ttl_ms: int) -> None:
-        """Let a thread remove the rule after this time, unless it was removed before."""
+        """Start a timer that removes the rule after this time, unless it was removed before."""
         self._timer = threading.Timer(ttl_ms * NS_PER_MS / NS_PER_S, self._expire)
         self._timer.daemon = True
         self._timer.start()
 
     def _expire(self) -> None:
-        # The rule has ended already if the broker has stopped, or if another program has removed the rule.
+        # No error if the broker has stopped, which ends its rules, or if another program has removed the rule.
         with suppress(*_NO_ANSWER):
             self.remove()
 
@@ -139,7 +143,7 @@ class Rule:
                 self.keep_counts(_counts_of(row))
 
     def keep_counts(self, counts: RuleCounts) -> None:
-        """Keep the last counts of the rule, which the broker has removed, and close its connection."""
+        """Store the last counts of a rule that the broker has removed, and close the rule's connection."""
         self._last = counts
         self.release()
 
@@ -158,7 +162,8 @@ class Rule:
         try:
             self.remove()
         except _NO_ANSWER:
-            # The test has possibly stopped the broker, and rules end with it.
+            # If the test has stopped the broker in the block, the rule has ended with the broker, and there is no
+            # error.
             if self._faults.is_reachable():
                 raise
 
@@ -168,37 +173,41 @@ class Faults:
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
-        # By id. A rule that nobody keeps must not end at the next garbage collection.
+        # Rules by id. The reference keeps a rule's connection open if the caller does not store the rule: the garbage
+        # collector would close it and so end the rule.
         self._rules: dict[int, Rule] = {}
         self._reader = _Reader(connect)
 
     # -- one method for each kind of fault
 
     def fail(self, api: Apis, *, error: str, **match: Unpack[Match]) -> Rule:
-        """Answer an error, by its name in Kafka's protocol. The work is not done.
+        """Let the broker answer with an error, by its name in Kafka's protocol, instead of executing the request.
 
         With a topic or partition, only the rows of the matching partitions get the error.
         """
         return self._add({"action": "fail", "error": error}, api, match)
 
     def delay(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
-        """Wait before the work. The later requests of the connection wait, too."""
+        """Let the broker wait before it executes the request. Later requests of the connection wait, too."""
         return self._add({"action": "delay", "ms": ms}, api, match)
 
     def close(self, api: Apis = None, **match: Unpack[Match]) -> Rule:
-        """Close the connection instead of doing the work."""
+        """Let the broker close the connection instead of executing the request."""
         return self._add({"action": "close"}, api, match)
 
     def drop_request(self, api: Apis = None, **match: Unpack[Match]) -> Rule:
-        """Do no work and never answer. As in a network that loses packets, the connection stays silent from then on."""
+        """Let the broker ignore the request.
+
+        As in a network that loses packets, it answers nothing more on the connection.
+        """
         return self._add({"action": "drop-request"}, api, match)
 
     def drop_answer(self, api: Apis = None, *, close: bool = False, **match: Unpack[Match]) -> Rule:
-        """Do the work and never answer. With `close`, close the connection, so that the client notices at once."""
+        """Let the broker execute the request and never answer. With `close`, it closes the connection instead."""
         return self._add({"action": "drop-answer", "closes": close}, api, match)
 
     def delay_answer(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
-        """Do the work and answer later."""
+        """Let the broker execute the request and send the answer `ms` milliseconds later."""
         return self._add({"action": "delay-answer", "ms": ms}, api, match)
 
     def cut_answer(self, api: Apis = None, *, size: int | None = None, **match: Unpack[Match]) -> Rule:
@@ -207,11 +216,14 @@ class Faults:
         return self._add(rule, api, match)
 
     def throttle(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
-        """Do the work, answer with this `throttle_time_ms`, and read the connection again when it is over."""
+        """Let the broker execute the request and answer with `throttle_time_ms`.
+
+        It does not read the connection for that time.
+        """
         return self._add({"action": "throttle", "ms": ms}, api, match)
 
     def advertise(self, ranges: Mapping[str, tuple[int, int] | None], **match: Unpack[Match]) -> Rule:
-        """Answer ApiVersions with these version ranges, by the names of APIs. None leaves an API out."""
+        """Let the broker answer ApiVersions with these (first, last) versions by API name. None leaves an API out."""
         return self._add({"action": "advertise", "ranges": dict(ranges)}, "ApiVersions", match)
 
     def add(self, rule: Mapping[str, Any], *, ttl_ms: int | None = None) -> Rule:
@@ -245,14 +257,18 @@ class Faults:
         return self._add({"action": "fail-write", "error": error, "topic": topic}, None, occasions)
 
     def fail_sync(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
-        """Fail syncs of the log of the topic's partitions. The broker must run with kproc.flush=group."""
+        """Fail syncs of the logs of the topic's partitions with an error of errno(3).
+
+        Needs a broker with kproc.flush=group.
+        """
         return self._add({"action": "fail-sync", "error": error, "topic": topic}, None, occasions)
 
     # -- all rules
 
     def list(self) -> Rows:
         """Return every rule of the broker: `id`, `matches`, `hits` and `rule`."""
-        # Keep the connection if this process has rules, because a test then reads their counts many times.
+        # If this process has rules, keep the connection open, because a test that waits for hits lists the rules many
+        # times.
         rows: Rows = self._reader.operate("list-faults", keep=bool(self._rules)).rows("rules")
         return rows
 
@@ -266,15 +282,15 @@ class Faults:
         self.release()
 
     def finish(self) -> None:
-        """Keep the last counts of the rules of this process and release them, because the broker is about to end."""
+        """Store the last counts of this process's rules and close their connections. Called before the broker ends."""
         if self._rules:
-            # A broker that cannot answer, because a test has paused it, has no counts for us.
+            # If the broker does not answer, for example because a test has paused it, the last counts stay unknown.
             with suppress(*_NO_ANSWER):
                 self._keep_counts(self.list())
         self.release()
 
     def release(self) -> None:
-        """Close the connections that keep the rules of this process. The broker removes these rules."""
+        """Close the connections of this process's rules, so that the broker removes these rules."""
         while self._rules:
             self._rules.popitem()[1].release()
         self._reader.close()
@@ -292,7 +308,7 @@ class Faults:
         return rows
 
     def _keep_counts(self, rows: Rows) -> None:
-        """Store the last counts of those of these rules that this process has added, and discard the rules."""
+        """Store the last counts of removed rules in the Rule objects of this process, and forget these objects."""
         for row in rows:
             rule = self._rules.pop(row["id"], None)
             if rule is not None:
@@ -326,7 +342,7 @@ class Faults:
 
 
 class _Reader:
-    """One kept connection for operations that change nothing. Threads may share it."""
+    """Runs operations that only read, over a connection that can stay open between them. Threads may share it."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
@@ -338,9 +354,11 @@ class _Reader:
         """Return the result of an operation. keep: leave the connection open for the next one."""
         with self._lock:
             client, self._client = self._client, None
-            # A fork shares the connection with its parent, and would read the parent's answers.
+            # After a fork, child and parent share the connection, and the child could read the parent's answers. So it
+            # opens its own.
             if client is not None and self._pid == os.getpid():
-                # The broker closes idle connections, and a Handler that dies closes its own ones.
+                # The broker may have closed the kept connection, because it was idle or its Handler died. Then
+                # reconnect.
                 with suppress(ConnectionLost):
                     return self._call(client, op, keep=keep)
             return self._call(self._connect(), op, keep=keep)

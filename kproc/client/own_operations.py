@@ -4,7 +4,7 @@
               UTF-8 JSON {"op": name, ...arguments}
     response  int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
 
-calls/own_operations.py of the broker has the operations themselves.
+The broker runs them in kproc/broker/calls/own_operations.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, NoReturn
 from kproc.client.errors import ClientError, ConnectionLost
 
 STATUS_KEY: Final = 30_000
-"""API key of the operations. It is not advertised, and far above any key that Kafka may assign."""
+"""API key of kproc's own operations, far above any key that Kafka may assign. ApiVersions does not list it."""
 STATUS_VERSION: Final = 0
-# Key, version, correlation id, and the length of the client id.
+# Start of a request's header: API key, version, correlation id, and the length of the client id.
 _HEADER: Final = Struct(">hhih")
 _INT_MAX: Final = (1 << 63) - 1
 
@@ -36,7 +36,10 @@ class OperationFields(dict[str, Any]):
         )
 
     def rows(self, key: str) -> list[dict[str, Any]]:
-        """Return a field that is a list of objects. Raises ClientError if it is anything else."""
+        """Return the list of JSON objects in the field `key`.
+
+        Raises ClientError if the field is missing or anything else.
+        """
         rows = self[key]
         if not isinstance(rows, list) or not all(isinstance(row, OperationFields) for row in rows):
             raise ClientError(f"the broker's answer has no rows in {key!r}: it is not a kproc broker")
@@ -44,7 +47,7 @@ class OperationFields(dict[str, Any]):
 
 
 def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Mapping[str, Any]) -> bytes:
-    """Return the frame of a request."""
+    """Encode a request for an own operation, with its length prefix."""
     name = client_id.encode()
     header = _HEADER.pack(STATUS_KEY, STATUS_VERSION, correlation_id, len(name)) + name
     body = json.dumps({"op": op, **arguments}).encode()
@@ -52,9 +55,9 @@ def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Ma
 
 
 def decode_result(body: bytes, address: str) -> OperationFields:
-    """Return the result in a response without its correlation id.
+    """Decode the body of a response to an own operation, without its correlation id, and return the result.
 
-    Raises ClientError with the broker's text, or ConnectionLost for an answer of something else than kproc.
+    Raises ClientError with the broker's error text, or ConnectionLost if the body is not an answer of a kproc broker.
     """
     try:
         answer = json.loads(
@@ -71,7 +74,8 @@ def decode_result(body: bytes, address: str) -> OperationFields:
 
 
 def _parse_int(text: str) -> int:
-    # Commands print numbers as JSON and dates, which have no room for longer ones.
+    # Reject integers above 64 bits. Commands convert numbers to dates, which fail for larger ones, and kproc sends
+    # none.
     number = int(text)
     if abs(number) > _INT_MAX:
         raise ValueError(f"a number of {len(text)} digits")

@@ -14,7 +14,7 @@ _P = TypeVar("_P", bound=Partition)
 
 
 class FetchLimits(NamedTuple):
-    """Bytes that a Fetch returns at most, and how long it waits for `min_bytes`."""
+    """Limits of a Fetch: it returns at most `max_bytes`, and waits up to `wait_ms` until it has `min_bytes`."""
 
     max_bytes: int
     min_bytes: int = 1
@@ -29,7 +29,10 @@ def fetch_fields(
     isolation: int = READ_UNCOMMITTED,
     topic_id: bytes | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a Fetch of one partition, without a session. `topic_id` counts from version 13 on."""
+    """Return the fields of a Fetch of one partition, without a session.
+
+    `topic_id` replaces the name from version 13 on.
+    """
     topic, number = partition
     rows = [_fetch_row(number, offset, limits.max_bytes)]
     topics = [{"topic": topic, "topic_id": topic_id or ZERO_UUID, "partitions": rows}]
@@ -39,9 +42,10 @@ def fetch_fields(
 def fetch_many_fields(
     offsets: Mapping[_P, int], limits: FetchLimits, *, partition_bytes: int
 ) -> dict[str, Any]:
-    """Return the fields of a Fetch of many partitions, from an offset in each. Needs version 12 or less, without ids.
+    """Return the fields of a Fetch of many partitions, without a session. `offsets` has the first offset of each.
 
-    A partition returns nothing if its first batch exceeds `partition_bytes`, unless it is the first of the response.
+    Send them in version 12 or lower, because newer ones address topics by id. The broker returns no batch of a
+    partition whose first batch exceeds `partition_bytes`, except for the first partition of the response.
     """
     rows = {
         partition: _fetch_row(partition[1], offset, partition_bytes) for partition, offset in offsets.items()
@@ -120,7 +124,7 @@ def topic_creation(
     replication_factor: int = -1,
     configs: Iterable[tuple[str, str | None]] = (),
 ) -> dict[str, Any]:
-    """Return a topic's row of CreateTopics. -1 stands for the broker's defaults."""
+    """Return the fields of one topic for CreateTopics. A count of -1 means the broker's default."""
     return {
         "name": name,
         "num_partitions": partitions,
@@ -131,7 +135,7 @@ def topic_creation(
 
 
 def numbers_by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
-    """Return the numbers of the partitions by topic, in their order."""
+    """Group partitions by topic. Return the partition numbers of each topic in the given order."""
     numbers: dict[str, list[int]] = {}
     for topic, number in partitions:
         numbers.setdefault(topic, []).append(number)
@@ -145,7 +149,7 @@ def _by_topic(rows: Mapping[_P, dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"name": topic, "partitions": each} for topic, each in topics.items()]
 
 
-# The type of a group's configs in requests about configs.
+# Resource type GROUP of the requests that describe or alter configs (KIP-848).
 GROUP_RESOURCE: Final = 32
 _SET: Final = 0
 

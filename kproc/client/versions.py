@@ -1,4 +1,4 @@
-"""The versions of requests that the client sends, as far as the broker serves them (`Client.negotiate`)."""
+"""NEWEST: the newest version of each API that the client sends. `Client.negotiate` lowers it to the broker's newest."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kproc.wire.header import ApiKey
 
 # The newest version of each API that this client uses. The broker's range can lower it.
 NEWEST: Final[Mapping[ApiKey, int]] = {
-    # Version 13 addresses topics by id, which a caller would have to look up first.
+    # Versions from 13 on of Produce and Fetch address topics by id, and a caller knows only the name.
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 10,
     ApiKey.METADATA: 12,
     ApiKey.API_VERSIONS: 3,
     ApiKey.CREATE_TOPICS: 7,
-    # Version 6 also accepts ids and has other fields.
+    # DeleteTopics from version 6 on has other fields, because it also accepts topic ids.
     ApiKey.DELETE_TOPICS: 5,
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DESCRIBE_CONFIGS: 4,
@@ -30,7 +30,7 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.SHARE_GROUP_DESCRIBE: 1,
     ApiKey.STREAMS_GROUP_DESCRIBE: 1,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
-    # Version 8 is the first one with several groups. Version 10 addresses topics by id.
+    # OffsetFetch accepts several groups from version 8 on, and addresses topics by id from version 10 on.
     ApiKey.OFFSET_FETCH: 8,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.DELETE_GROUPS: 2,

@@ -12,7 +12,8 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-# The longest name of a topic. Longer names are complete where they are stored, and shortened everywhere else.
+# Kafka's limit of a topic name, in characters. Longer names, such as those of groups, are stored complete and shortened
+# everywhere else.
 NAME_MAX: Final = 249
 _DIGEST_CHARACTERS: Final = 16
 
@@ -26,7 +27,10 @@ def short_name(name: str) -> str:
 
 
 class BoundedCache(Generic[K, V]):
-    """A cache of results that can be computed again. It is cleared when it would exceed one of its limits."""
+    """A cache of results that can be computed again, with a limit of entries and of bytes.
+
+    `put` clears it when it is full.
+    """
 
     __slots__ = ("_bytes", "_bytes_max", "_entries", "_entries_max")
 
@@ -49,7 +53,8 @@ class BoundedCache(Generic[K, V]):
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Add an entry of about `size_bytes`. An entry above a tenth of the limit is not stored."""
-        # A few large entries would clear the cache again and again, and so remove the entries of all other clients.
+        # Do not store a large entry: a few of them would fill the cache again and again, and each time clear the
+        # entries of all clients.
         if size_bytes * 10 > self._bytes_max:
             return
         if len(self._entries) >= self._entries_max or self._bytes + size_bytes > self._bytes_max:

@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The kernel's clocks. Stateless, so one instance serves a whole process."""
+    """The kernel's clocks. They have no state, so one instance suffices for a process."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests. Both times advance together, and only when the test says so."""
+    """A clock for tests. Monotonic time and date advance together, and only by the test's calls."""
 
     __slots__ = ("_wall_offset_ns", "present_ns")
 
@@ -66,12 +66,15 @@ class ManualClock:
         return (self.present_ns + self._wall_offset_ns) // NS_PER_MS
 
     def advance_ns(self, duration_ns: int) -> None:
-        """Advance both times. Negative durations are an error, as a monotonic clock never runs backwards."""
+        """Advance monotonic time and date.
+
+        Raises an error for a negative duration: a monotonic clock never runs backwards.
+        """
         assert duration_ns >= 0, duration_ns
         self.present_ns += duration_ns
 
     def advance_ms(self, duration_ms: int) -> None:
-        """Advance both times by whole milliseconds."""
+        """Advance monotonic time and date by whole milliseconds."""
         self.advance_ns(duration_ms * NS_PER_MS)
 
     def set_wall_ms(self, wall_ms: int) -> None:

@@ -1,8 +1,8 @@
 """Containment: limits the damage of an unexpected exception to the request, reply or timer that raised it.
 
-Each role has one Containment and runs every piece of incoming work through it. An unexpected exception fails that
-piece of work only. It is counted (the metric `contained_failures`), and logged with its traceback the first time that a
-place raises it. A FatalError is raised again: the role's state is half changed then, and only a successor that reads
+Each role has one Containment and runs every piece of incoming work through it. An unexpected exception fails that piece
+of work only. It is counted (the metric `contained_failures`), and logged with its traceback the first time that a line
+of code raises it. A FatalError is raised again: the role's state is half changed then, and only a successor that reads
 the logs anew can continue.
 
 Work that continues later, such as a call to another role or a parked operation, keeps its `owner`, so that a later
@@ -19,7 +19,8 @@ from kproc.common.errors import FatalError
 
 logger = logging.getLogger(__name__)
 
-# Limit of remembered places. Above it every failure is logged at DEBUG only, so that the log cannot be flooded.
+# Limit of the lines of code that are remembered because they raised an exception. Further ones are logged at DEBUG
+# only, so that the log cannot be flooded.
 _PLACES_MAX: Final = 1000
 
 
@@ -31,12 +32,15 @@ class Owner(Protocol):
 
 
 class Containment:
-    """Catches and counts the unexpected exceptions of one role, and knows the owner of its present work."""
+    """Catches and counts the unexpected exceptions of one role.
+
+    `owner` is the request or operation that it works on now.
+    """
 
     __slots__ = ("_places", "count", "owner")
 
     def __init__(self) -> None:
-        self.count = 0  # Since the last store of the metrics, which resets it.
+        self.count = 0  # Failures since the role last stored its metrics, which sets this to 0.
         self.owner: Owner | None = None
         self._places: set[tuple[str, str, int]] = set()
 
@@ -53,7 +57,10 @@ class Containment:
         return True
 
     def caught(self, what: str, error: Exception, owner: Owner | None = None) -> None:
-        """Count and log an exception and fail its owner. Hot paths call this directly and save the frame of `run`."""
+        """Count and log an exception, and fail its owner.
+
+        Hot paths call this in their own `except`, to save the call of `run`.
+        """
         if isinstance(error, FatalError):
             raise error
         self.count += 1
@@ -72,7 +79,7 @@ class Containment:
             owner.fail()
 
     def bind_owner(self, what: str, callback: Callable[..., object]) -> Callable[..., None]:
-        """Return a callback that runs `callback` later, contained, for the present owner."""
+        """Return a callback that runs `callback` by `run`, for the owner at the time of this call."""
         owner = self.owner
 
         def contained(*arguments: Any) -> None:

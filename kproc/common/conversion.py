@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 def converter(kind: type[T]) -> Callable[[Any], T]:
     """Return a function that converts dicts, lists and scalars to `kind`. It raises msgspec.ValidationError."""
-    # A decoder computes the tables of `kind` and of every class in its fields. They stay at the classes.
+    # Creating a decoder computes msgspec's tables for `kind` and every class in its fields. msgspec keeps them in the
+    # classes, so that no thread computes them later.
     msgspec.msgpack.Decoder(kind)
 
     def convert(value: Any) -> T:

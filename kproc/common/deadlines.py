@@ -16,8 +16,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 NEVER: Final = 1 << 63
-# The heap is rebuilt when it has more entries than this plus 4 for each key. A rebuild visits every entry, so it must
-# be rare.
+# The heap is rebuilt without its stale entries when it has more than 4 entries per key plus this number. A rebuild
+# visits every entry, so it must be rare.
 _STALE_MIN: Final = 64
 
 
@@ -32,7 +32,8 @@ class Deadlines(Generic[K]):
         self._heap: list[tuple[int, int, K]] = []
         self._at: dict[K, int] = {}
         self._tiebreak = itertools.count()
-        # Never the time of a stale entry: a role that sleeps until `first` would wake for nothing, again and again.
+        # Time of the earliest deadline, never of a stale entry, because the role sleeps until then and would wake for
+        # nothing.
         self.first = NEVER
 
     def __len__(self) -> int:
@@ -44,7 +45,8 @@ class Deadlines(Generic[K]):
     def bring_forward(self, key: K, at: int | None) -> None:
         """Set the deadline of `key` to `at`, unless it has an earlier one. None changes nothing.
 
-        A deadline that moves back later is left alone: its owner checks once too often, which is cheaper than a search.
+        A later `at` leaves the deadline as it is: its owner then checks once too often, which costs less than to move
+        the deadline.
         """
         known = self._at.get(key)
         if at is None or (known is not None and known <= at):
@@ -82,7 +84,7 @@ class Deadlines(Generic[K]):
         return self.pop_due(NEVER - 1)
 
     def _remove_stale(self) -> None:
-        """Remove stale entries at the front of the heap, and all of them when most are stale."""
+        """Remove stale entries at the front of the heap. Rebuild the heap without any when most entries are stale."""
         heap, at = self._heap, self._at
         while heap and at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)

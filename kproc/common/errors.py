@@ -1,4 +1,4 @@
-"""Errors: Kafka's error codes, and four exceptions that say who has to act.
+"""Kafka's error codes, and four exceptions. The type of an exception says who has to act.
 
 - `KafkaError`: the client. The request cannot be done; the response carries the code.
 - `ProtocolError`: the client's library. The bytes are not Kafka's protocol; the connection is closed.

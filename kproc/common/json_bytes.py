@@ -1,4 +1,4 @@
-"""Bytes of records as values of JSON, as commands and the control API print them."""
+"""Converter from keys and values of records to JSON, for the output of commands and of the control API."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Final
 ROOT: Final = "root"
 # Python has no level TRACE, so it gets a number below DEBUG, which is 10.
 _TRACE: Final = 5
-# Highest first, because _name returns the first level that a number reaches.
+# In descending order, because `_name` returns the first name whose number is not above the level's.
 _NUMBERS: Final = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -24,7 +24,7 @@ _NUMBERS: Final = {
 NAMES: Final = frozenset(_NUMBERS)
 logging.addLevelName(_TRACE, "TRACE")
 
-# Level by logger name. None: the level of the parent logger.
+# Kafka's name of the level, by logger name. None removes the logger's own level, so that its parent's applies.
 Levels = Mapping[str, str | None]
 
 
@@ -35,14 +35,14 @@ def effective() -> dict[str, str]:
 
 
 def apply(levels: Levels) -> None:
-    """Set the levels of the named loggers. The others keep theirs."""
+    """Set the levels of the named loggers. Do not change other loggers."""
     for name, level in levels.items():
         number = logging.NOTSET if level is None else _NUMBERS[level]
         (logging.root if name == ROOT else logging.getLogger(name)).setLevel(number)
 
 
 def _level_of(name: str) -> str:
-    """Return the effective level without creating a logger, because getLogger would turn a placeholder into one."""
+    """Return a logger's effective level. Do not call getLogger(), which would create a logger for a mere package."""
     found = logging.Logger.manager.loggerDict[name]
     if isinstance(found, logging.Logger):
         return _name(found.getEffectiveLevel())

@@ -10,7 +10,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class LogRate:
-    """The limit for one kind of lines in one role.
+    """Limits one kind of log line of one role to a number of lines per second.
 
     The number of suppressed lines is logged in a later second: before its first line, or by the role's tick after the
     flood has ended.
@@ -28,7 +28,7 @@ class LogRate:
         self._lines = self._since_ns = 0
 
     def has_room(self, now_ns: int) -> bool:
-        """Return True if one more line may be logged now. Count it otherwise."""
+        """Return True if one more line may be logged in this second. Otherwise count the line as suppressed."""
         self.report_suppressed(now_ns)
         if not self._lines:
             self._since_ns = now_ns
@@ -36,7 +36,10 @@ class LogRate:
         return self._lines <= self._lines_max
 
     def report_suppressed(self, now_ns: int) -> None:
-        """Log the number of suppressed lines once their second is over. The role's tick calls this, too."""
+        """Log the number of suppressed lines if the second in which they were counted is over.
+
+        Called by the role's tick, too.
+        """
         if now_ns - self._since_ns < _SECOND_NS:
             return
         if self._lines > self._lines_max:

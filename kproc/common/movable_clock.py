@@ -13,7 +13,7 @@ from typing import Final
 from kproc.common.clock import NS_PER_MS, Clock
 
 LEAD_NS_MAX: Final = 100 * 366 * 86_400 * 1_000_000_000
-"""Largest lead over the host's clock: 100 years. All times then fit into 64 bits."""
+"""Largest lead over the host's clock: 100 years, so that all times in ns fit into 64 bits."""
 
 
 class MovableClock:
@@ -27,17 +27,17 @@ class MovableClock:
 
     def __init__(self, host: Clock) -> None:
         self.host_ns = host.now_ns
-        # An anonymous shared mapping stays shared over forks.
+        # The anonymous mapping is shared with processes that are forked later (MAP_SHARED, mmap(2)).
         self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
         self._wall_offset_ns = host.wall_ms() * NS_PER_MS - host.now_ns()
         self._last_ns = 0
 
     def now_ns(self) -> int:
-        """Return monotonic nanoseconds of the broker's time."""
+        """Return the broker's monotonic time in ns: the host's plus the lead, or the frozen time."""
         word = self._words[0]
         now_ns = word >> 1 if word & 1 else self.host_ns() + (word >> 1)
-        # `freeze` and `unfreeze` read the host's clock before they write the word, and a reader can have seen a later
-        # time in between.
+        # `freeze` and `unfreeze` compute the word from the host's clock and write it a moment later. A reader in
+        # between can have returned a later time, and time must not run backwards.
         if now_ns < self._last_ns:
             return self._last_ns
         self._last_ns = now_ns

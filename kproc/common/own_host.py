@@ -1,4 +1,4 @@
-"""The Host header of HTTP requests: does it name this host, or a web page that reaches for its loopback?
+"""Check of the Host header of HTTP requests, against web pages that send requests to listeners on the loopback.
 
 A web page can make its own name resolve to the loopback and then talk to a listener there (DNS rebinding). The browser
 sends the page's name in the Host header. A listener on the loopback therefore serves only requests whose Host is

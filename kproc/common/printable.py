@@ -24,14 +24,14 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return the text with everything but newlines and tabs escaped as by `printable`."""
+    """Escape text as `printable` does, except newlines and tabs."""
     return _SUSPECT.sub(lambda found: printable(found.group()), text)
 
 
 def printable_json(document: bytes) -> bytes:
-    r"""Escape a JSON document for terminals without changing its meaning: \u009b for that character.
+    r"""Escape the unprintable characters of a JSON document for terminals, such as \u009b. Its meaning stays the same.
 
-    JSON itself escapes C0. The other characters occur only in strings, where an escape has the same meaning.
+    Encoders of JSON already escape C0. The other characters occur only in strings, where \uXXXX means the same.
     """
     if document.isascii() and b"\x7f" not in document:
         return document
@@ -42,6 +42,6 @@ def _as_json_escape(found: re.Match[str]) -> str:
     each = found.group()
     if each.isprintable():
         return each
-    # JSON escapes UTF-16 units, so that a character above U+FFFF needs two escapes.
+    # \uXXXX in JSON is a UTF-16 code unit, so a character above U+FFFF needs two of them (RFC 8259).
     units = each.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,4 +1,4 @@
-"""Numbers of Kafka's protocol that say where a client reads, and which records it may see."""
+"""Constants of Kafka's protocol: the special timestamps of ListOffsets, and the isolation levels."""
 
 from __future__ import annotations
 

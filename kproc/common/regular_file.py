@@ -1,7 +1,7 @@
 """Opens files by paths that somebody else chose, without waiting for another process.
 
 open(2) of a FIFO blocks until another process opens its other end, and a device such as /dev/zero has no end. A role
-that reads such a path would serve nobody any more, so these functions reject everything but regular files.
+that reads such a path would block all its clients, so these functions reject everything but regular files.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 def open_regular(path: str | Path, flags: int, mode: int = 0o600) -> int:
     """Open a file and return its descriptor. Raise OSError for a FIFO, socket, device or directory."""
     try:
-        # O_NONBLOCK has no effect on regular files.
+        # With O_NONBLOCK, open(2) of a FIFO or a device does not block. The flag has no effect on regular files.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     except OSError as error:
-        # A FIFO that is opened for writing and has no reader, or a socket.
+        # ENXIO: the path is a socket, or a FIFO without a reader that was opened for writing (open(2)).
         if error.errno == errno.ENXIO:
             raise _not_regular(path) from error
         raise

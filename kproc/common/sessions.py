@@ -15,7 +15,8 @@ from typing import Final
 
 from kproc.common.clock import NS_PER_MS, SystemClock
 
-# Errors of a host or process that has no free descriptor or memory. They say nothing about another process.
+# Errors if this process or the host has no free descriptor or memory. They do not mean that the process whose /proc
+# file was opened has ended.
 _SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -53,7 +54,7 @@ def session_members(session: int) -> list[int]:
             continue
         fields = stat_fields(int(entry))
         if not fields:
-            continue  # The process ended after listdir.
+            continue  # The process has ended since listdir().
         state, _parent, _group, its_session = fields[:4]
         if int(its_session) == session and state not in (b"Z", b"X"):
             members.append(int(entry))
@@ -61,15 +62,18 @@ def session_members(session: int) -> list[int]:
 
 
 def kill_process_group(group: int) -> None:
-    # The last process can end between our check and the signal.
+    # All processes of the group can end before the signal is sent.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def peek_exit(pid: int) -> int | None:
-    """Return the exit code of our child, or minus its signal, or None if this process ignores SIGCHLD or reaps it.
+    """Return the exit code of an ended child, or minus the signal that killed it, without reaping the child.
 
-    The child is not reaped: its pid must stay reserved until the session is gone.
+    Return None if the kernel has reaped it, because this process ignores SIGCHLD, or another thread has.
+
+    The zombie reserves the pid, which is also the number of the child's session, until the session's processes have
+    ended.
     """
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

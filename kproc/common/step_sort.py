@@ -1,4 +1,4 @@
-"""Sort many items without a long step: one `next` of the result never compares more than a few of them."""
+"""Sort many items in small steps, so that a role can do other work between them: one `next` sorts at most 200 items."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# Items that are sorted at once. They must be few, because a sort cannot be paused.
+# Number of items that one call of sorted() gets. It is small, because a call cannot be paused for other work.
 _RUN: Final = 200
 
 
 def sort_by_steps(items: Iterable[T | None], key: Callable[[T], Any]) -> Iterator[T | None]:
     """Yield None for each item while all of them are read, then yield those that are not None in order.
 
-    Each run of items is sorted when it is full. The sorted runs are merged when the items are wanted.
+    Runs of 200 items are sorted while the items are read. The sorted runs are merged while the result is read.
     """
     runs: list[list[T]] = [[]]
     for item in items:

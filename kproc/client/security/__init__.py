@@ -1,1 +1,4 @@
-"""TLS and SASL for clients of a Kafka broker, with Kafka's names of the settings. No code of the server."""
+"""TLS and SASL for clients of a Kafka broker, with Kafka's names of the settings.
+
+The broker does not use these modules.
+"""

@@ -57,7 +57,10 @@ def _login(login: ClientLogin) -> dict[str, Any]:
 
 
 def _token(login: ClientLogin) -> tuple[str, float]:
-    """Return the token and its expiry in seconds since 1970."""
+    """Return the OAuth token and its expiry in seconds since 1970.
+
+    For a token whose `exp` cannot be read, guess an expiry.
+    """
     token = bearer_token(login)
     try:
         payload = token.split(".")[1]
@@ -67,5 +70,6 @@ def _token(login: ClientLogin) -> tuple[str, float]:
         LookupError,
         ValueError,
         TypeError,
-    ):  # None that we can read: the broker says what it thinks of it.
+    ):
+        # Not a JWT with an expiry. Do not reject it here: the broker rejects the login if the token is invalid.
         return token, SystemClock().wall_ms() / 1000 + _LIFETIME_S

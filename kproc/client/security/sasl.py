@@ -1,7 +1,8 @@
 """SASL of a client: PLAIN, SCRAM-SHA-256 and -512 (RFC 5802), OAUTHBEARER (RFC 7628), and Kafka's two requests for it.
 
-The mechanisms are generators: they yield what is to be sent and are sent what the broker says; nothing here touches a
-socket but `log_in`, which is given how to ask. Requests are written by hand: a login needs no schema.
+Each mechanism is a generator: it yields the token for the broker and receives the broker's token by send(). No function
+here uses a socket: `log_in` gets a function that sends a request. SaslHandshake and SaslAuthenticate are encoded by
+hand, so that a login does not import kproc.wire.codec.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from kproc.common.errors import ErrorCode
 
 Exchange = Generator[bytes, bytes, None]
 Ask = Callable[[int, int, bytes], bytes]
-"""A request by key and version, whose body and whose answer's are bytes."""
+"""Sends a request with (API key, version, encoded body), and returns the encoded body of the response."""
 _HANDSHAKE: Final = (17, 1)
 _AUTHENTICATE: Final = (36, 1)
 _ITERATIONS_MIN: Final = 4096
-# Limits the work that a broker can demand: this number takes a second or two.
+# Limit of PBKDF2's iterations that a broker can demand from the client: 2 million take 1 or 2 s of CPU.
 _ITERATIONS_MAX: Final = 1 << 21
 _UNSECURED_S: Final = 3600
 
@@ -51,8 +52,8 @@ def log_in(ask: Ask, login: ClientLogin, address: str) -> int:
 
 
 def _choose(ask: Ask, login: ClientLogin, address: str) -> None:
-    # KIP-43: version 1 of the handshake puts the tokens into SaslAuthenticate requests (KIP-152). After version 0 they
-    # would follow as bare frames.
+    # KIP-152: after SaslHandshake version 1 the tokens are sent in SaslAuthenticate requests. After version 0 they
+    # would be sent as bare frames, without a header.
     answer = _ResponseReader(ask(*_HANDSHAKE, _string(login.mechanism)), address)
     code = answer.int16()
     if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
@@ -99,9 +100,12 @@ def _plain(login: ClientLogin) -> Exchange:
 
 
 def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
-    """Yield the client's messages of SCRAM. It also verifies the broker's proof that it knows the password's keys."""
+    """Yield the client's SCRAM messages.
+
+    Raise SecurityFailed if the broker does not prove that it knows the password.
+    """
     algorithm = login.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-    # RFC 5802 escapes the two characters that separate the fields.
+    # RFC 5802 escapes `=` and `,` in a user name, because they separate the fields of a message.
     name = login.username.replace("=", "=3D").replace(",", "=2C")
     extension = ",tokenauth=true" if login.is_delegation_token else ""
     first_bare = f"n={name},r={nonce}{extension}"
@@ -114,16 +118,16 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
 
     client_key = keyed(salted, b"Client Key")
     stored_key = hashlib.new(algorithm, client_key).digest()
-    # RFC 5802: biws is the base64 of n,, from the first message.
+    # RFC 5802: the message repeats the first one's header `n,,` (no channel binding) in base64, which is biws.
     final_bare = f"c=biws,r={challenge.nonce}"
     signed = f"{first_bare},{server_first},{final_bare}".encode()
-    # The proof hides the client key behind a signature of this exchange, so it cannot be replayed, and the broker can
-    # still recover the key.
+    # The proof is the client key XOR a signature of this exchange, so that it cannot be replayed. The broker computes
+    # the signature from the stored key, recovers the client key and compares its hash.
     proof = bytes(a ^ b for a, b in zip(client_key, keyed(stored_key, signed), strict=True))
     server_final = yield f"{final_bare},p={base64.b64encode(proof).decode()}".encode()
     expected = b"v=" + base64.b64encode(keyed(keyed(salted, b"Server Key"), signed))
-    # Compare in constant time, as with every secret. RFC 5802 lets the client verify the server: a false broker knows
-    # no server key.
+    # RFC 5802: the broker's last message is a signature by the server key, which a false broker does not know. Compare
+    # in constant time, as every secret.
     if not hmac.compare_digest(server_final.split(b",", 1)[0], expected):
         raise SecurityFailed(
             f"{address} cannot prove that it knows the password of {login.username}: is it ours?"
@@ -131,24 +135,27 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
 
 
 class _ScramChallenge(NamedTuple):
-    nonce: str  # The client's nonce and then the server's.
+    nonce: str  # The client's nonce, continued by the server's.
     salt: bytes
     iterations: int
 
 
 def _scram_challenge(server_first: str, address: str, nonce: str) -> _ScramChallenge:
-    """Read the server's first message, and refuse one that would let a false broker learn something."""
+    """Parse the broker's first message.
+
+    Reject one by which a false broker could replay a login or guess the password.
+    """
     fields = dict(part.split("=", 1) for part in server_first.split(",") if "=" in part)
     server_nonce = fields.get("r", "")
     try:
         salt, iterations = base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError):
         raise SecurityFailed(f"{address} sent an invalid SCRAM message") from None
-    # RFC 5802: the server's nonce continues the client's. Otherwise the answer could be an old one.
+    # RFC 5802: the broker's nonce begins with the client's. Otherwise the message could be a replay of an older login.
     if not server_nonce.startswith(nonce) or server_nonce == nonce:
         raise SecurityFailed(f"{address} answered with the nonce of another SCRAM login")
-    # A broker in the middle could ask for few iterations and then guess the password from our proof (RFC 7677, section
-    # 4).
+    # RFC 7677, section 4: a false broker could demand few iterations, so that it can guess the password from the
+    # client's proof by brute force.
     if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
         raise SecurityFailed(
             f"{address} asks for {iterations} iterations of SCRAM: {_ITERATIONS_MIN} is the least"
@@ -160,15 +167,15 @@ def _bearer(login: ClientLogin, address: str) -> Exchange:
     token = bearer_token(login)
     extensions = "".join(f"\1{name}={value}" for name, value in login.extensions)
     answer = yield f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
-    # A rejected token gets a JSON document with the reason. The broker fails the login only after the client has
-    # acknowledged it by a byte of 1 (RFC 7628).
+    # RFC 7628: the broker answers a rejected token with a JSON document that has the reason. It fails the login only
+    # after the client has acknowledged the document by a byte of 1.
     if answer:
         yield b"\1"
         raise SecurityFailed(f"{address} refuses the token: {answer.decode('utf-8', 'replace')}")
 
 
 def bearer_token(login: ClientLogin) -> str:
-    """Return the token: the given one, or the current content of its file, or else an unsigned one."""
+    """Return the token of the settings, the current content of the token file, or an unsigned token for a subject."""
     return login.token or (_token_in(login.token_file) if login.token_file else _unsecured(login.username))
 
 
@@ -204,7 +211,7 @@ def _string(text: str) -> bytes:
 
 
 class _ResponseReader:
-    """Reader of a response's fields in order. It raises SecurityFailed if the response ends too early."""
+    """Decoder of a response's fields, one after the other. It raises SecurityFailed if the response ends too early."""
 
     def __init__(self, data: bytes, address: str) -> None:
         self._data = data

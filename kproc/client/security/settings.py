@@ -24,7 +24,7 @@ MECHANISMS: Final = ("PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 STORE_TYPES: Final = ("PEM", "PKCS12")
 _FAMILIES: Final = ("security.", "sasl.", "ssl.", "enable.ssl.")
-# Names of librdkafka -> Kafka's, where the meaning is the same.
+# Names of librdkafka's settings that have the same meaning as a setting of Kafka's clients, and that setting.
 _LIBRDKAFKA: Final = {
     "sasl.mechanisms": "sasl.mechanism",
     "sasl.username": "sasl.username",
@@ -35,7 +35,7 @@ _LIBRDKAFKA: Final = {
     "ssl.key.pem": "ssl.keystore.key",
     "ssl.certificate.pem": "ssl.keystore.certificate.chain",
 }
-# Settings of Kafka's clients that are accepted and have no effect here.
+# Settings of Kafka's Java clients that are accepted and ignored, because Python's TLS and SASL have no use for them.
 _WITHOUT_EFFECT: Final = (
     "security.providers",
     "ssl.provider",
@@ -99,7 +99,7 @@ class Store:
 
     location: str = ""
     type: str = ""
-    """PEM or PKCS12. If it is empty, the content decides."""
+    """PEM or PKCS12. If it is empty, the format is recognised by the file's content."""
     password: str = field(default="", repr=False)
     pem: str = field(default="", repr=False)
 
@@ -112,10 +112,10 @@ class Tls:
     """The TLS settings of a client: trust, certificate and protocol options."""
 
     trust: Store = Store()
-    """Trusted authorities. If it is empty, those of this host."""
+    """The trusted certificate authorities. If it is empty, the client trusts those of this host's OpenSSL."""
     key: Store = Store()
     chain: Store = Store()
-    """The key's certificates, if they are not in the key's store."""
+    """The certificate chain of the client's key, if the store `key` does not contain it."""
     key_password: str = field(default="", repr=False)
     checks_host: bool = True
     versions: tuple[str, ...] = TLS_VERSIONS
@@ -138,14 +138,14 @@ class ClientLogin:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """All security settings of a client. It is hashable, because it is part of the keys of cached connections."""
+    """All security settings of a client. It is hashable, so that a cache of connections can use it in its keys."""
 
     tls: Tls | None = None
     login: ClientLogin | None = None
 
     @property
     def protocol(self) -> str:
-        """Kafka's security.protocol."""
+        """The security.protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         if self.login is None:
             return "PLAINTEXT" if self.tls is None else "SSL"
         return "SASL_PLAINTEXT" if self.tls is None else "SASL_SSL"
@@ -157,7 +157,8 @@ PLAINTEXT: Final = ClientSecurity()
 def read_client_config(path: Path, environment: Environment | None = None) -> dict[str, str]:
     """Return the properties of a file for --command-config. Raise ConfigError if it cannot be read.
 
-    `${env:NAME}`, `${file:/path:key}` and `${dir:/path:file}` stand for what is there, as with Kafka's ConfigProviders.
+    `${env:NAME}`, `${file:/path:key}` and `${dir:/path:file}` are replaced by the variable, the property or the file's
+    content, as by Kafka's ConfigProviders.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -180,8 +181,8 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
             return found
         place, _, key = what.rpartition(":")
         try:
-            # As in DirectoryConfigProvider (KIP-632), a key is a file and its content the value. Tools often end such a
-            # file with a newline, which is no part of a password.
+            # As in DirectoryConfigProvider (KIP-632), the key is a file name and the file's content the value. Remove
+            # the newline at the end, which editors add and which does not belong to a password.
             if kind == "dir":
                 return Path(place, key).read_text(encoding="utf-8").rstrip("\n")
             return parse_properties(Path(place).read_text(encoding="utf-8"))[key]
@@ -194,11 +195,11 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
 
 
 def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> ClientSecurity:
-    """Parse the settings of a client. Raise ConfigError, without any value, for invalid ones.
+    """Parse the settings of a client. Raise ConfigError for invalid ones. Its message contains no secret value.
 
-    `prefix` stands before each name in messages: Spark's are written `kafka.security.protocol`.
+    prefix: stands before each setting's name in messages, such as `kafka.` for options of Spark.
     """
-    # Blanks around a value are removed, as in Kafka. sasl.password is a setting of librdkafka, which keeps them.
+    # Strip blanks around a value, as Kafka's clients do. librdkafka, whose setting sasl.password is, keeps them.
     given = {
         name: value if name == "sasl.password" else value.strip()
         for name, value in properties.items()
@@ -208,7 +209,7 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
 
 
 def security_names(properties: Mapping[str, str]) -> list[str]:
-    """Return the names that `parse_client_security` reads."""
+    """Return the names of the security settings among the properties, those that `parse_client_security` reads."""
     return [name for name in properties if name.startswith(_FAMILIES)]
 
 
@@ -229,7 +230,8 @@ class _SecurityParser:
             raise self._error("security.protocol", f"{show(protocol)} is none of {', '.join(PROTOCOLS)}")
         has_login = protocol.startswith("SASL_")
         if not has_login and (self._text("sasl.jaas.config") or self._text("sasl.username")):
-            # Otherwise the credentials would be ignored without a message.
+            # Reject credentials without a SASL protocol, because the client would connect without a login and without a
+            # message.
             wanted = "SASL_PLAINTEXT or SASL_SSL"
             raise self._error(
                 "security.protocol", f"{protocol} has no login: with credentials it is {wanted}"
@@ -261,7 +263,8 @@ class _SecurityParser:
         verifies = self._text("enable.ssl.certificate.verification").lower() or "true"
         if verifies not in ("true", "false"):
             raise self._error("enable.ssl.certificate.verification", "it is true or false")
-        # KIP-294: https is the default, and an empty text turns the check of the host's name off.
+        # KIP-294: the default is https, which checks the host name in the broker's certificate. An empty value disables
+        # that.
         algorithm = self._given.get("ssl.endpoint.identification.algorithm", "https").lower()
         if algorithm not in ("https", "", "none"):
             raise self._error(
@@ -290,7 +293,8 @@ class _SecurityParser:
         type_ = self._text(f"ssl.{which}.type").upper()
         if type_ not in ("", "JKS", *STORE_TYPES):
             raise self._error(f"ssl.{which}.type", f"{show(type_)} is none of {', '.join(STORE_TYPES)}")
-        # JKS is Kafka's default, and Java also reads PKCS12 files under that name. So the content decides.
+        # JKS is Kafka's default store type, and Java also reads PKCS12 files if the type is JKS. So recognise the
+        # format by the file's content.
         return Store(
             location=self._text(f"ssl.{which}.location"),
             type="" if type_ == "JKS" else type_,
@@ -344,7 +348,8 @@ class _SecurityParser:
                 f'it has no username and password: {line.module or login_module(mechanism)} required username="..." '
                 'password="..."; (or give sasl.username and sasl.password)',
             )
-        # KIP-48: a delegation token logs in by SCRAM, and this option says that the username is a token's id.
+        # KIP-48: with tokenauth=true in the JAAS line the user name is the id of a delegation token, which logs in by
+        # SCRAM.
         is_token = line.options.get("tokenauth", "false").lower() == "true"
         return ClientLogin(mechanism, username, password, is_delegation_token=is_token)
 
@@ -379,7 +384,7 @@ class _SecurityParser:
 
 
 def login_module(mechanism: str) -> str:
-    """Return the Java class that a JAAS line names for a mechanism."""
+    """Return the name of the Java class that a JAAS line has for a SASL mechanism."""
     if mechanism == "OAUTHBEARER":
         return "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     kind, package = ("Plain", "plain") if mechanism == "PLAIN" else ("Scram", "scram")

@@ -1,7 +1,7 @@
 """Security of a temporary broker: an authority, a certificate of this host, users and their passwords.
 
-For `kproc dev --tls --user alice` and `kproc.Broker(tls=True, users=["alice"])`. Everything lies in one directory, in
-files that nobody else can read, and is of no worth once the broker has ended: the authority's key is written nowhere.
+For `kproc dev --tls --user alice` and `kproc.Broker(tls=True, users=["alice"])`. All files are in one directory and
+have mode 600. They are worthless once the broker has ended, and the authority's key is never written to disk.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
-# A notebook may be open for long; a clock may be behind.
-# A broker warns of certificates that end within 30 days.
+# Validity of the certificates: long enough for a notebook that stays open, and above the 30 days before the end in
+# which a broker logs a warning. _SLACK is for a clock that is behind.
 _VALID: Final = datetime.timedelta(days=90)
 _SLACK: Final = datetime.timedelta(days=1)
 _MECHANISM: Final = "PLAIN"
@@ -54,7 +54,8 @@ class Throwaway:
                 "ssl.keystore.location": str(self.directory / "server.pem"),
             }
         if self.users:
-            # PLAIN sends the password to the broker. That is no risk here, because the broker has the password anyway.
+            # PLAIN sends the password itself to the broker, which is no risk: this file already gives the password to
+            # the broker.
             words = (f'user_{name}="{password}"' for name, password in self.users.items())
             prefix = f"listener.name.{self.protocol.lower()}"
             settings |= {

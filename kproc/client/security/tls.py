@@ -17,10 +17,10 @@ from kproc.client.security.settings import PROTOCOLS, Store, Tls
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _JKS: Final = b"\xfe\xed\xfe\xed"
 _ASN1_SEQUENCE: Final = b"\x30"
-# OpenSSL's numbers of the errors of X.509 verification (X509_V_ERR_...).
+# OpenSSL's error numbers of the X.509 verification (X509_V_ERR_...): an expired certificate, a wrong host name.
 _EXPIRED: Final = 10
 _WRONG_HOST: Final = (62, 63, 64)
-# Parts of the names of the alerts by which a broker refuses a client's certificate.
+# Parts of OpenSSL's names for the TLS alerts by which a broker rejects the client's certificate.
 _ABOUT_OUR_CERTIFICATE: Final = (
     "CERTIFICATE_REQUIRED",
     "ALERT_BAD_CERTIFICATE",
@@ -49,9 +49,10 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSLSocket:
-    """Perform the handshake on a connected socket, within its timeout.
+    """Perform the TLS handshake on a connected socket, within the socket's timeout.
 
-    Raises SecurityFailed if it cannot succeed, ConnectionBroken if the peer closes the connection, or TimeoutError.
+    Raises SecurityFailed if a retry would fail, too, ConnectionBroken if the peer closes the connection, or
+    TimeoutError.
     """
     context = client_context(tls)
     try:
@@ -59,7 +60,7 @@ def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSL
     except ssl.SSLError as error:
         raise refusal(error, address, host) from None
     except ValueError as error:
-        # The TLS library rejects a host name that cannot be in a certificate.
+        # wrap_socket() rejects a host name that no certificate can contain, such as one with an empty label.
         raise SecurityFailed(f"{address}: {error}") from None
     except (ConnectionError, BrokenPipeError):
         raise ConnectionBroken(
@@ -70,7 +71,8 @@ def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSL
 def first_cause(sock: socket.socket, error: OSError) -> OSError:
     """Return the peer's alert if it sent one before it closed the connection, or else `error`.
 
-    A write only fails because the connection ended. The alert with the reason is read from the socket.
+    If the peer has closed the connection, a write reports only that. The alert with the reason is still in the socket's
+    receive buffer, so this function reads it.
     """
     try:
         sock.recv(1)
@@ -82,7 +84,10 @@ def first_cause(sock: socket.socket, error: OSError) -> OSError:
 
 
 def refusal_of(error: OSError, address: str) -> Exception | None:
-    """Return the exception for a failed read or write, or None if TLS is not the reason."""
+    """Convert the error of a read or write to SecurityFailed or ConnectionBroken.
+
+    Return None if TLS is not its reason.
+    """
     if not isinstance(error, ssl.SSLError):
         return None
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -91,7 +96,10 @@ def refusal_of(error: OSError, address: str) -> Exception | None:
 
 
 def refusal(error: ssl.SSLError, address: str, host: str = "") -> Exception:
-    """Return the reason of a TLS failure. With TLS 1.3 a rejected client certificate fails only at a later read."""
+    """Convert a TLS error to SecurityFailed or ConnectionBroken, with a message for the user.
+
+    The error can come from a read after the handshake: with TLS 1.3 the broker rejects a client certificate only then.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return SecurityFailed(_distrust(error, address, host))
     code = error.reason or str(error)
@@ -100,11 +108,12 @@ def refusal(error: ssl.SSLError, address: str, host: str = "") -> Exception:
             f"{address} wants another certificate of this client ({_words(code)}): ssl.keystore.location and "
             "ssl.keystore.type name one that it trusts"
         )
-    # OpenSSL has taken the peer's first bytes for the head of a TLS record and found no version of TLS in them.
+    # OpenSSL has parsed the peer's first bytes as the header of a TLS record, and they have no valid TLS version or
+    # length.
     if code in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
         return SecurityFailed(f"{address} does not speak TLS: {_other_protocol()}")
-    # A PLAINTEXT listener takes the first bytes of a ClientHello for a request's size, which is above
-    # socket.request.max.bytes, and closes the connection.
+    # A PLAINTEXT listener reads the first 4 bytes of the ClientHello as a request's length. That is above
+    # socket.request.max.bytes, so the listener closes the connection.
     if isinstance(error, ssl.SSLEOFError) or "EOF" in code:
         return ConnectionBroken(
             f"{address} closed the connection during the TLS handshake: {_other_protocol()}"
@@ -144,7 +153,7 @@ def _other_protocol() -> str:
 
 
 def is_pem_file(location: str) -> bool:
-    """Return True if the content of a store is PEM. Raises ConfigError if the file cannot be read."""
+    """Return True if the file at `location` contains PEM. Raises ConfigError if it cannot be read."""
     return b"-----BEGIN" in _content(Store(location), "a store of certificates")
 
 
@@ -183,10 +192,11 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 
 def _present(context: ssl.SSLContext, tls: Tls) -> None:
     content, password = key_pem(tls)
-    # OpenSSL can only read a file. Use one that no other user can open and that disappears at once.
+    # OpenSSL loads a key only from a file. Use one in memory, which no other user can open and which ends with the
+    # block.
     with _in_memory(content) as path:
         try:
-            # Without a password OpenSSL would ask for one on the terminal.
+            # Always pass a password, even an empty one: OpenSSL would otherwise prompt for it on the terminal.
             context.load_cert_chain(path, password=lambda: password)
         except ssl.SSLError as error:
             if "KEY_VALUES_MISMATCH" in (error.reason or ""):
@@ -212,7 +222,10 @@ def _store_name(store: Store) -> str:
 
 
 def _is_pem(store: Store, content: bytes, name: str) -> bool:
-    """Return True for PEM, by the content and not by the type setting. Raise ConfigError if it is not PKCS12 either."""
+    """Return True if the content is PEM and False if it is PKCS12, whatever the type setting says.
+
+    Otherwise raise ConfigError.
+    """
     if b"-----BEGIN" in content:
         if store.type == "PKCS12":
             raise ConfigError(f"{name}: {_store_name(store)} is PEM, its type says PKCS12")

@@ -1,6 +1,6 @@
 """Conversion of security settings for other clients: Java's properties, arguments of kafka-python and aiokafka.
 
-For whoever is told how to connect: `kproc dev`, `kproc.Broker.client_config`, Spark's own connector.
+Used by `kproc dev`, which prints how to connect, by `kproc.Broker.client_config` and for Spark's own connector.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from kproc.client.security.tls import is_pem_file
 
 
 def client_configuration(kind: str, bootstrap: str, security: ClientSecurity) -> dict[str, Any]:
-    """Return the settings that a kind of client needs to connect. Raises ValueError for an unknown kind."""
+    """Return the settings that a client needs to connect. `kind` is the client, such as "java".
+
+    Raises ValueError for an unknown one.
+    """
     if kind == "confluent":
         from kproc.client.security.librdkafka import librdkafka_settings
 
