@@ -70,9 +70,9 @@ def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
 
 
 class Slice(NamedTuple):
-    """A part of a request. It continues the last row of the part before at the first `continued` levels of the path.
+    """A slice of a large request. `continued`: the levels of the path at which it continues the slice before it.
 
-    With 1 its first topic or group is the last one of the part before, and with 0 it begins a new one.
+    With 1, its first topic or group is the last one of the slice before it. With 0, it begins a new topic or group.
     """
 
     fields: Fields
@@ -168,7 +168,8 @@ def _keep_error(fields: Fields, later: Mapping[str, Any]) -> None:
 class JoinedAnswer:
     """The answers to the slices of one request, joined in their order.
 
-    `path` is the path of the rows. All parts answer within one element of its first `shared` levels.
+    `path` is the path of the rows. At the first `shared` levels of `path` the responses to all slices are in the same
+    element.
     """
 
     def __init__(self, api_key: int, version: int, path: tuple[str, ...], *, shared: int = 0) -> None:
@@ -191,7 +192,7 @@ class JoinedAnswer:
         self._rows[0].count += count
 
     def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
-        """Return (number, bytes) of the rows of the last `add`: those after `count` rows of `position` bytes."""
+        """Return (number, bytes) of the rows behind the first `count` rows, which have `position` bytes."""
         return self._rows[0].count - count, self._rows[0].last_bytes(position)
 
     def count(self) -> int:

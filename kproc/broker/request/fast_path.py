@@ -77,7 +77,10 @@ class FastPath(Protocol):
     def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Handle one frame without its length, in a ring or an arena. Return False without effect if it is no match."""
+        """Handle one frame in a ring or an arena, given without its length field.
+
+        Return False, without effect, if it does not repeat the learned request.
+        """
 
 
 class NoFastPath:

@@ -67,7 +67,7 @@ class FetchTarget:
         return topic
 
     def find_name(self, image: ClusterImage) -> str | None:
-        """Return the topic's name, or None for an id that is not, and in this session never was, in the metadata."""
+        """Return the topic's name. None if the metadata has no topic with the id, and never had it in this session."""
         if self.name is not None:
             return self.name
         self.topic(image)

@@ -164,7 +164,7 @@ class Listing:
 
 
 class ListedPages:
-    """The pages of a list for another Handler. Each is a reply to one call, and all but the last are open replies."""
+    """The pages of a list for another Handler: replies to one call, which stays open until the last page."""
 
     __slots__ = ("_items", "_on_reply", "is_over", "size_bytes")
 

@@ -41,7 +41,7 @@ class ProduceRouter:
         return -1 if key is None else self._owners.get(key, -1)
 
     def learn(self, hint: memoryview) -> None:
-        """Store a Handler's hint: the owner, then the key."""
+        """Store a Handler's hint: the owner's index, then the bytes that name the partition."""
         if len(self._owners) >= _HINTS_MAX:
             self._owners.clear()
         self._owners[bytes(hint[OWNER.size :])] = OWNER.unpack_from(hint)[0]

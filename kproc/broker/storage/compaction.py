@@ -284,7 +284,10 @@ class CompactionPass:
         return (yield from _charged(rebuilding, end - position))
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """Filter a control batch, and return as `_filter` does. A marker without use gets a delete horizon first."""
+        """Filter a control batch, and return as `_filter` does.
+
+        A marker that no reader needs gets a delete horizon first. A later pass removes it.
+        """
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
             # Keep a control batch of an unknown type. It ends no transaction, and nothing says when it may be removed.

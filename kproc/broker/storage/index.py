@@ -203,7 +203,10 @@ class OffsetIndex(_SortedFile):
         self._append(b"".join([OFFSET_ENTRY.pack(offset - base, position) for offset, position in pairs]))
 
     def lookup(self, offset: int) -> int:
-        """Return a position at or before the batch that contains the offset: the last entry's before it, or 0."""
+        """Return the position of the last index entry before an offset, or 0.
+
+        The batch that contains the offset is at this position or behind it.
+        """
         return self.around(offset + 1)[0]
 
     def lookup_earlier(self, offset: int, entries: int) -> int:

@@ -33,7 +33,7 @@ class LastStop(msgspec.Struct, frozen=True):
 
     @property
     def effective_start(self) -> int:
-        """The log's start by its checkpoint and its dead owner's row."""
+        """The log's start by its checkpoint and by the row that its dead owner published: the larger one of both."""
         return (
             self.start_offset if self.trusted is None else max(self.start_offset, self.trusted.start_offset)
         )

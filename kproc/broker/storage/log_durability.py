@@ -131,9 +131,9 @@ class LogDurability:
     def _mark_newest(self, directory_fd: int, base_offset: int) -> None:
         """Record in the directory's attribute that the names of segments up to this base offset are on the disk.
 
-        The checkpoint of the recovery points can be lost together with the newest segment. The mark shows that loss.
-        A log that is offline gets no mark, also not at a Handler to which it was transferred, because a round behind a
-        failed one succeeds without the pages that the kernel has dropped.
+        The checkpoint of the recovery points can be lost together with the newest segment. The mark shows that loss. A
+        log that is offline gets no mark, also not at a Handler to which it was transferred, because a sync after a
+        failed one succeeds although the kernel has dropped pages of the file.
         """
         try:
             self._state.fs.write_newest_mark(directory_fd, base_offset)

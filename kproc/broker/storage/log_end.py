@@ -101,7 +101,7 @@ class LogEndFinder:
         return self._drop_empty_end(ends, believed_end)
 
     def _find_segment_end(self, number: int, believed_end: int, last: LastStop) -> int:
-        """Believe a sealed segment below the believed end, or scan the segment. Return the offset where it ends."""
+        """Return the offset where a segment ends. Scan the segment unless it is sealed and below the believed end."""
         segment, is_only_owner_dead = self._segments[number], last.trusted is not None
         if number < len(self._segments) - 1:
             following = self._segments[number + 1].base_offset
@@ -209,7 +209,10 @@ class LogEndFinder:
         return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
 
     def _believe_sealed(self, segment: LogSegment, following: int, *, is_checked: bool) -> None:
-        """Believe a segment below the believed end. Complete its indexes. Check that it ends where the next begins."""
+        """Close a sealed segment below the believed end, after completing its indexes. Its batches are not verified.
+
+        With `is_checked`, check that the segment ends where the next one begins.
+        """
         self._complete_sealed(segment, is_checked=is_checked)
         # Skip the check if only the owner died, because the owner checked the ends when it opened the log.
         if is_checked:

@@ -119,7 +119,7 @@ def _check_bounds(fs: Fs, directory: Path, config: LogConfig, last: LastStop, na
 
 
 def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_checked: bool) -> LogSegment:
-    """Open a segment. `is_checked` is False if only the owner died, because it has checked the segment itself."""
+    """Open a segment. If only the owner died, `is_checked` is False: the owner has checked the segment."""
     segment = LogSegment.open(fs, directory, base)
     try:
         if is_checked:

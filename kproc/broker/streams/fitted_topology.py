@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class FittedTopology:
-    """The cached results for one group. `topics`: the topics of the cluster."""
+    """Caches a group's topology as fitted to the existing topics, and the partitions behind its members' endpoints.
+
+    `topics`: the topics of the cluster.
+    """
 
     __slots__ = ("_endpoints", "_topics", "_topology", "_version", "configured", "metadata_hash")
 

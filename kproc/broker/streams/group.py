@@ -227,7 +227,7 @@ class StreamsGroup:
     def _update_member(
         self, known: StreamsGroupMember | None, request: StreamsHeartbeat, topology: Topology
     ) -> StreamsGroupMember:
-        """Return the member whose records were written, after an update of the values that no record has."""
+        """Update the values of a member that no record has, after its records were written. Return the member."""
         if known is not None and known.member_id != request.member_id:
             self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]

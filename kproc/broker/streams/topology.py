@@ -79,7 +79,7 @@ class CopartitionGroup(msgspec.Struct, frozen=True):
 
 
 class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a topology whose topics are read by the same tasks. Its fields have the names of the messages."""
+    """A part of a topology whose topics are read by the same tasks. Its fields are named as in Kafka's messages."""
 
     subtopology_id: str
     source_topics: tuple[str, ...] = ()

@@ -62,7 +62,10 @@ class TokenMechanism:
 
 
 class TokenExchange:
-    """One client's run through OAUTHBEARER: one message with the token, and a second one if the token is rejected."""
+    """One client's SASL exchange by OAUTHBEARER.
+
+    It takes one message with the token, and a second one if the token is rejected.
+    """
 
     def __init__(self, validate: Validate) -> None:
         self._validate = validate

@@ -31,7 +31,7 @@ class AuthenticatedUser(NamedTuple):
 
 
 class Exchange(Protocol):
-    """One client's run through a mechanism."""
+    """One client's SASL exchange by a mechanism."""
 
     outcome: AuthenticatedUser | None  # Set when the exchange is complete.
 

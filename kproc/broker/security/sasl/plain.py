@@ -60,7 +60,7 @@ class PlainMechanism:
 
 
 class PlainExchange:
-    """One client's run through PLAIN: one token."""
+    """One client's SASL exchange by PLAIN, which takes one token from the client."""
 
     def __init__(self, passwords: PlainPasswords) -> None:
         self._passwords = passwords

@@ -209,7 +209,7 @@ class ScramMechanism:
 
 
 class ScramExchange:
-    """One client's run through SCRAM: two tokens."""
+    """One client's SASL exchange by SCRAM, which takes two tokens from the client."""
 
     def __init__(self, mechanism: ScramMechanism) -> None:
         self._mechanism = mechanism

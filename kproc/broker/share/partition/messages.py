@@ -70,7 +70,8 @@ class AcquireParts(ForOwner):
 
     records_max: with `is_exact` (record_limit mode, KIP-1206) a hard limit. Otherwise the last batch may exceed it.
     batch_size: the largest number of records in one acquired range, or 0.
-    bytes_max: the first batch of records may exceed it if `can_exceed`: the session has no records yet.
+    bytes_max: the first batch of records may exceed it if `can_exceed`, which is True while the response has no
+    records.
     """
 
     holder: ShareHolder

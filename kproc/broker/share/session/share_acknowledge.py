@@ -86,5 +86,5 @@ def _respond(
 
 
 def error_response(_request: Fields, code: int, _message: str | None) -> Fields:
-    """As in Kafka, the message is not sent."""
+    """Return an error response of ShareAcknowledge. As in Kafka, it has no error message."""
     return {"error_code": code}

@@ -330,5 +330,5 @@ class ShareFetch:
 
 
 def error_response(_request: Fields, code: int, _message: str | None) -> Fields:
-    """As in Kafka, the message is not sent."""
+    """Return an error response of ShareFetch. As in Kafka, it has no error message."""
     return {"error_code": code}

@@ -75,7 +75,7 @@ class ShareEnvironment(NamedTuple):
 
 
 class _StoredPartition:
-    """A share partition with its state, which is the result of its records."""
+    """A share partition with the state that results from its records."""
 
     __slots__ = ("fence_epoch", "has_warned", "key", "snapshot_offset", "state", "updates")
 
