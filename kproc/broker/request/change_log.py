@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 # Items are formatted until their texts have this many characters together. security/audit.py bounds the bytes of the
 # line.
 _TEXT_MAX: Final = 1500
-# Pairs of connection and group whose first commit without a member is remembered.
+# Limits of the cache of (connection, group) pairs whose first commit without a member id is logged already.
 _COMMITS_KEPT: Final = 1000
 _COMMITS_BYTES_MAX: Final = 1 << 18
 

@@ -132,7 +132,7 @@ class OwnerServices:
         self.session_cache = session_cache
         self.share_sessions = share_sessions
         self.topic_creations = topic_creations
-        self.coordinators: Mapping[str, TopicCoordinators[Any]] = {}  # By internal topic. Set by the Handler.
+        self.coordinators: Mapping[str, TopicCoordinators[Any]] = {}  # By internal topic.
         self.forwarded: dict[HandledCall[Any], None] = {}  # Other Handlers' requests that wait in this one.
 
 
@@ -146,9 +146,8 @@ class ClientServices:
         self.served = served
         self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
         self.logins: Logins | None = None  # None: this role handles no logins.
-        self.monitor: RequestMonitor | None = (
-            None  # None: nobody can watch the requests of this role's clients.
-        )
+        # None: nobody can watch the requests of this role's clients.
+        self.monitor: RequestMonitor | None = None
         self.faults: FaultSwitch | None = None  # None: the requests of this role are never faulted.
         self.divided: DividedRequests  # Set by the reader of the requests.
 

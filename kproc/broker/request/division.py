@@ -22,7 +22,7 @@ from kproc.wire.schema_writer import EncodedRows
 Fields = dict[str, Any]
 UniqueKey = Callable[[Any], Hashable]
 SLICE_ROWS: Final = 200
-# Documented in SECURITY.md.
+# Limit of the bytes of a joined response, documented in SECURITY.md.
 ANSWER_BYTES_MAX: Final = 16 << 20
 # The error message of the remaining rows if the joined answer would exceed ANSWER_BYTES_MAX.
 TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer rows"

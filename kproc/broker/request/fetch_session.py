@@ -26,7 +26,7 @@ _IDLE_NS: Final = 600_000_000_000
 # Limits of memory: of all sessions of one Handler together, and of a single session.
 BYTES_MAX: Final = 64 << 20
 SESSION_BYTES_MAX: Final = 16 << 20
-# Approximate size of a target with its request, without its topic's name.
+# Approximate memory (bytes) of a FetchTarget with its request, without the topic's name.
 _TARGET_BYTES: Final = 500
 
 
@@ -42,11 +42,8 @@ class FetchTarget:
         self.found_name: str | None = None
         self.index = request.index
         self.request = request
-        self.last_offsets = (
-            -1,
-            -1,
-            -1,
-        )  # Log start offset, end offset and last stable offset in the last response.
+        # Log start offset, end offset and last stable offset in the last response.
+        self.last_offsets = (-1, -1, -1)
 
     @property
     def key(self) -> tuple[str | bytes | None, int]:

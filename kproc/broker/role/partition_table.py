@@ -18,7 +18,7 @@ from kproc.broker.ipc.words import RowWriter, read_row
 _VALUES: Final = 8
 # Sequence word and values, padded to whole cache lines, so that rows of different Handlers share none.
 ROW_WORDS: Final = 16
-TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # 16 MiB, sparse.
+TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # The table is 16 MiB of sparse memory.
 NOBODY: Final = -1
 # Added to the holder's index in its word, so that 0 means that the row was never written, and 1 that no Handler holds
 # the partition.

@@ -28,7 +28,7 @@ class BrokerPlan:
     # Processor can resume the TLS sessions of the others, because their ticket keys come from the same secret.
     secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
     fs: Fs = field(default_factory=OsFs)  # Every access to a file below log.dirs goes through it.
-    movable: MovableClock | None = None  # Only with kproc.time.movable.
+    movable: MovableClock | None = None  # None without kproc.time.movable.
 
     @property
     def moved_clock(self) -> Clock:

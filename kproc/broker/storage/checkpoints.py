@@ -44,7 +44,7 @@ LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 
 _CHECKPOINT_VERSION: Final = "0"
-_PARTITION_METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22  # Without a newline at its end.
+_PARTITION_METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22  # Without a newline.
 _META_VERSION: Final = "1"
 # A number with more digits than a 64-bit integer is damage. Check this first, because for thousands of digits the error
 # of int() is about a limit of Python.

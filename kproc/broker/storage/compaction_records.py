@@ -177,7 +177,7 @@ class OffsetFlags:
     """
 
     PAGE_OFFSETS: Final = 512
-    PAGE_BYTES: Final = PAGE_OFFSETS + 160  # Includes the Python objects of the page and of its number.
+    PAGE_BYTES: Final = PAGE_OFFSETS + 160  # Memory of a page with its Python objects.
     # Limit of the pages whose flags are counted for one batch. If a batch claims more offsets, reading its records is
     # faster than counting.
     _PAGES_COUNTED_MAX: Final = 2048

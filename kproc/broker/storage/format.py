@@ -25,9 +25,8 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 DELETE_DIRECTORY_SUFFIX: Final = "-delete"
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
-FUTURE_DIRECTORY_SUFFIX: Final = (
-    "-future"  # Suffix that Kafka uses while it copies a partition to another disk.
-)
+# Suffix that Kafka uses while it copies a partition to another disk.
+FUTURE_DIRECTORY_SUFFIX: Final = "-future"
 # The directory of the metadata log. Its name and files are like a partition's, but it belongs to the controller.
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 # Directory in log.dirs with the rules of fault injection. Each start of the broker removes it.

@@ -44,9 +44,8 @@ _EXT4: Final = 0xEF53
 _FALLOC_KEEP_SIZE: Final = 1
 _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reserved at once.
 
-_SMALL_BYTES: Final = (
-    1 << 16
-)  # Bytes of one read of a small file. A shorter result means the end of the file.
+# Bytes of one read of a small file. A shorter result means the end of the file.
+_SMALL_BYTES: Final = 1 << 16
 
 # Mode of new files. Kafka leaves it to the umask, so that usually every user of the host can read records in spite of
 # ACLs. In kproc only the broker's user and the group of the data directory can read them.

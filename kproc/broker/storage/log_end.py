@@ -300,8 +300,8 @@ class LogEndFinder:
         A torn tail comes from a power loss before a sync, or from an owner that was killed in the middle of a write.
         """
         segment = self._segments[number]
-        # Messages of Kafka before 0.11 look like a bad batch. Truncating them would destroy a log that `kproc convert-
-        # log` can still save.
+        # Messages of Kafka before 0.11 look like a bad batch. Truncating them would destroy a log that
+        # `kproc convert-log` can still save.
         refuse_old_format(self._fs, segment, problem.position)
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
         # Damage: a sync had confirmed these bytes, or an owner had published them and the host has not crashed since.

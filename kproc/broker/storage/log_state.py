@@ -47,7 +47,7 @@ class LogTraffic:
         self.bytes_in = 0  # Bytes as stored in the log: compressed, with the batches' headers.
         self.records_in = 0
         self.bytes_out = 0
-        self.fetches = 0  # Partitions of this topic with records in Fetch responses.
+        self.fetches = 0  # How often a Fetch response had records of a partition of this topic.
 
 
 class LogIdentity(NamedTuple):
@@ -113,9 +113,8 @@ class LogState:
         self.producers = producers
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
-        self.offline_reason: str | None = (
-            None  # The reason why appends are rejected until the log is opened again.
-        )
+        # The reason why appends are rejected until the log is opened again.
+        self.offline_reason: str | None = None
         # True while the log is offline because a Shortage interrupted a change of its files. At the next request the
         # owner opens the log again, which completes the change.
         self.can_reopen = False

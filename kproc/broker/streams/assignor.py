@@ -81,7 +81,7 @@ class _Quota:
         self.size = self._share()
 
     def _share(self) -> int:
-        # After all members have reached their share, it is 0. They can still get tasks of other roles.
+        # The share is 0 after all members have reached theirs. They can still get tasks of other roles.
         return -(-self._total // self._member_count) if self._member_count else 0
 
     def count(self, size: int) -> None:

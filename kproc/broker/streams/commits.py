@@ -27,7 +27,7 @@ def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if not is_transactional and not request.knows_unknown_group:
-        return ErrorCode.UNSUPPORTED_VERSION  # STALE_MEMBER_EPOCH is known from v9 on.
+        return ErrorCode.UNSUPPORTED_VERSION  # STALE_MEMBER_EPOCH came with v9 of OffsetCommit.
     if epoch == member.state.epoch:
         return ErrorCode.NONE
     if epoch > member.state.epoch or state.topology is None:

@@ -27,7 +27,7 @@ class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     rack_id: str | None = None
     rebalance_timeout_ms: int = -1
-    topology: Topology | None = None  # Set when the member joins.
+    topology: Topology | None = None  # Sent when the member joins.
     owned: MemberTasks | None = None  # The tasks that the member owns now.
     process_id: str | None = None
     endpoint: Endpoint | None = None

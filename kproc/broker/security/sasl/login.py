@@ -19,9 +19,8 @@ from kproc.broker.security.sasl.mechanism import Exchange, ExchangeFailed, Mecha
 from kproc.broker.security.session import Session
 from kproc.common.errors import ErrorCode
 
-TOKEN_VERSION_WITH_LIFETIME: Final = (
-    1  # From this version on the SaslAuthenticate response has session_lifetime_ms.
-)
+# From this version on the SaslAuthenticate response has session_lifetime_ms.
+TOKEN_VERSION_WITH_LIFETIME: Final = 1
 
 
 class Stage(Enum):

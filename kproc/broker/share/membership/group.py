@@ -190,7 +190,7 @@ class ShareGroup:
         if not has_changed and self._checked == checked:
             return
         metadata_hash = topics.metadata_hash(state.subscribed_names())
-        # If the epoch is above the target's already, a new target is computed anyway.
+        # If the group's epoch is above that of the target already, a new target is computed anyway.
         is_outdated = state.epoch.epoch <= state.target_epoch.epoch and self._has_unassigned()
         if has_changed or is_outdated or metadata_hash != state.epoch.metadata_hash:
             # As in Kafka 4.4, a new group is at epoch 1, and its first member raises it to 2.

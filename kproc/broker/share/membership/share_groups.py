@@ -57,7 +57,7 @@ ALL_PARTITIONS: Final = -1  # The partition number of an outcome for a whole top
 # The time in ms until the states of new partitions are initialized again after an error.
 _RETRY_MS: Final = 1_000
 _GROUP_COST: Final = 5
-_DOUBLED_EPOCH_MAX: Final = 1 << 29  # Far below the largest epoch, of 31 bits.
+_DOUBLED_EPOCH_MAX: Final = 1 << 29  # Larger epochs are not doubled: an epoch has 31 bits.
 _OnChanged = Callable[[ChangedShareOffsets], None]
 
 

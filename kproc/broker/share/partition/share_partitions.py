@@ -50,7 +50,7 @@ RUNS_MAX: Final = 1_000_000
 # A full table drops an idle share partition for a new one. It checks only this many that were not used for the longest
 # time.
 _CANDIDATES_MAX: Final = 16
-_NAME_MAX: Final = 249  # Settings of groups with longer names are not kept.
+_NAME_MAX: Final = 249  # The settings of groups with longer ids are not cached.
 _DEAD_LETTERS_SINCE: Final = 2  # From this level of the feature share.version on.
 _FENCED: Final = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
 # Errors of a write after which the state is read again. They mean that another owner has read the state, that the group

@@ -38,7 +38,7 @@ class ShareStateRecordType(IntEnum):
 class Snapshot(msgspec.Struct, frozen=True):
     """Value of record type 0, and the state of a share partition in memory, to which later updates were applied."""
 
-    snapshot_epoch: int  # The number of the snapshots before this one.
+    snapshot_epoch: int  # The number of earlier snapshots of the share partition.
     state_epoch: int
     leader_epoch: int
     start_offset: int
