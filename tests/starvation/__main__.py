@@ -1,8 +1,8 @@
 """python -m tests.starvation [--api NAME] [--denied]: a table of every API with arrays, for a quiet machine.
 
 One client sends the largest request that is served, and one as large as socket.request.max.bytes lets through; then
-small requests with answers of ANSWER_ROWS rows. Another one produces a record every 5 ms meanwhile. The table shows how
-long that took at most, and the memory of the Handler.
+small requests with answers of ANSWER_ROWS rows, and floods of small requests (floods.py). Another one produces a record
+every 5 ms meanwhile. The table shows how long that took at most, and the memory of the Handler.
 `--denied` does it as a client without any right, whose denials are logged for the audit.
 
 The deterministic tests of the same requests, which count bytecodes between two turns of a Handler, are
@@ -28,6 +28,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.hot_fetch_request import FETCH_ROWS_MAX
 from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
+from tests.starvation.floods import FLOODS, Flood
 from tests.support.broker import ServedBroker
 from tests.support.large_answers import LARGE_ANSWERS, LargeAnswer
 from tests.support.large_requests import LARGE, LargeRequest
@@ -150,6 +151,26 @@ def try_one(
     return is_well
 
 
+def try_flood(broker: ServedBroker, flood: Flood) -> bool:
+    """Send one flood, print its line of the table. Return True if the bounds hold."""
+    with RawClient(broker.bootstrap, timeout=300) as client:
+        flood.prepare(client)
+    with Watch(broker, may_produce=True) as watch:
+        watch.wait_for_a_round()
+        began = time.monotonic()
+        flood.send(broker.bootstrap)
+        took_s = time.monotonic() - began
+        watch.wait_for_a_round()
+    is_well = watch.longest_s * 1000 < WAIT_MS_MAX and watch.memory < MEMORY_MIB_MAX * _MIB
+    print(
+        f"{flood.name:34} {'flood':>16} {'':11}  answers {'':14} in {took_s:6.2f} s  "
+        f"others waited {watch.longest_s * 1000:6.0f} ms  Handler {watch.memory / _MIB:5.0f} MiB"
+        f"{'' if is_well else '  TOO MUCH'}",
+        flush=True,
+    )
+    return is_well
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 all within the bounds, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.starvation", description=__doc__)
@@ -178,6 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         answer.fill(client.call, ANSWER_ROWS)
                     frame = codec.encode_request(answer.key, answer.version, 1, "starvation", answer.fields)
                     is_well &= try_one(broker, answer, f"{ANSWER_ROWS:,} in answer", frame, may=True)
+            for flood in () if options.denied else FLOODS:
+                if options.api.lower() in flood.name.lower():
+                    is_well &= try_flood(broker, flood)
             if options.denied:
                 print(f"{len(broker.log()):,} characters of log")
         finally:

@@ -1,0 +1,124 @@
+"""Floods: many small or odd requests, which cost a broker far more than their bytes, by one client without restraint.
+
+Each flood prepares its topics or groups and then sends. Others must be served meanwhile, as with a large request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kproc.wire import codec
+from kproc.wire.compression import compress
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import encode_varint
+from tests.support import hostile
+from tests.support.groups import join_fields
+from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, produce_fields
+
+_IN_FLIGHT: Final = 60  # Of one connection.
+_ZSTD: Final = 4
+_DAY_MS: Final = 86_400_000
+_PARTITIONS: Final = 60
+_SEGMENTS: Final = 2_000
+
+# A request: API, version, fields.
+_Request = tuple[ApiKey, int, Fields]
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What one client sends. `prepare` runs before the measurement."""
+
+    name: str
+    send: Callable[[str], None]
+    prepare: Callable[[RawClient], None] = lambda _client: None
+
+
+def _send_all(bootstrap: str, requests: list[list[_Request]]) -> None:
+    """Send the requests of each connection at once. Wait for all answers."""
+    clients = [RawClient(bootstrap, timeout=300) for _ in requests]
+    try:
+        for client, own in zip(clients, requests, strict=True):
+            client.send_bytes(
+                b"".join(
+                    codec.encode_request(key, version, at, "flood", fields)
+                    for at, (key, version, fields) in enumerate(own)
+                )
+            )
+        for client, own in zip(clients, requests, strict=True):
+            for _ in own:
+                client.receive_frame()
+    finally:
+        for client in clients:
+            client.close()
+
+
+def _produce(topic: str, *parts: tuple[int, bytes]) -> _Request:
+    return ApiKey.PRODUCE, 9, produce_fields([(topic, NO_TOPIC_ID, parts)], acks=1)
+
+
+def _keyed_batch(count: int) -> bytes:
+    """The smallest records with a key, which become next to nothing."""
+    payload = b"".join(hostile.record(b"\0\0" + encode_varint(at) + b"\2k\1\0") for at in range(count))
+    now_ms = int(time.time() * 1000)
+    return bytes(hostile.sealed(compress(_ZSTD, payload), count=count, codec=_ZSTD, now_ms=now_ms))
+
+
+def _checked_batches(bootstrap: str) -> None:
+    """One Produce of 60 batches of 25,000 records, to a topic that checks each of them."""
+    made = _keyed_batch(25_000)
+    _send_all(bootstrap, [[_produce("flood-compacted", *((at, made) for at in range(_PARTITIONS)))]])
+
+
+def _create_compacted(client: RawClient) -> None:
+    client.create_topic("flood-compacted", partitions=_PARTITIONS, configs={"cleanup.policy": "compact"})
+
+
+def _rolling(topic: str, count: int, first: int = 0) -> list[_Request]:
+    """Batches whose timestamps are 8 days apart, so that each needs a new segment."""
+    return [
+        _produce(topic, (0, batch(b"x", timestamp_ms=1 + (first + at) * 8 * _DAY_MS))) for at in range(count)
+    ]
+
+
+def _create_rolling(client: RawClient) -> None:
+    client.create_topic("flood-rolls")
+
+
+def _rolling_batches(bootstrap: str) -> None:
+    _send_all(bootstrap, [_rolling("flood-rolls", _IN_FLIGHT, at * _IN_FLIGHT) for at in range(30)])
+
+
+def _create_segments(client: RawClient) -> None:
+    client.create_topic("flood-segments")
+    for first in range(0, _SEGMENTS, _IN_FLIGHT):
+        sent = [client.send(*each) for each in _rolling("flood-segments", _IN_FLIGHT, first)]
+        for _ in sent:
+            client.receive(ApiKey.PRODUCE, 9)
+
+
+def _delete_segments(bootstrap: str) -> None:
+    with RawClient(bootstrap, timeout=300) as client:
+        client.delete_records("flood-segments", _SEGMENTS - 10)
+
+
+def _long_joins(bootstrap: str) -> None:
+    """600 groups of one member with 1 MB of metadata, of which nothing is in a log yet."""
+    protocols = [{"name": "range", "metadata": bytes(1_000_000)}]
+    for first in range(0, 600, 20):
+        joins = [
+            (ApiKey.JOIN_GROUP, 3, join_fields(f"f{at}", protocols=protocols))
+            for at in range(first, first + 20)
+        ]
+        _send_all(bootstrap, [[each] for each in joins])
+
+
+FLOODS: Final = (
+    Flood("checked batches in one Produce", _checked_batches, _create_compacted),
+    Flood("batches that roll", _rolling_batches, _create_rolling),
+    Flood("DeleteRecords of segments", _delete_segments, _create_segments),
+    Flood("joins with long metadata", _long_joins),
+)
