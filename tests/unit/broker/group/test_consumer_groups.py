@@ -127,11 +127,15 @@ def compacted(entries: Entries, ends: list[int]) -> Iterator[Entries]:
     last = {entry.key: offset for offset, entry in entries.items()}
     superseded = {offset for offset, entry in entries.items() if last[entry.key] > offset}
     deleted = superseded | {offset for offset, entry in entries.items() if entry.value is None}
-    for number, start in enumerate(ends):
-        for end in ends[number + 1 :]:
-            for removed in (superseded, deleted) if start == 0 else (superseded,):
-                gone = removed.intersection(range(start, end))
-                yield {offset: entry for offset, entry in entries.items() if offset not in gone}
+    # Several choices of segments can remove the same records.
+    choices = {
+        frozenset(removed.intersection(range(start, end)))
+        for number, start in enumerate(ends)
+        for end in ends[number + 1 :]
+        for removed in ((superseded, deleted) if start == 0 else (superseded,))
+    }
+    for gone in choices:
+        yield {offset: entry for offset, entry in entries.items() if offset not in gone}
 
 
 def described(rig: Rig) -> list[object]:
