@@ -216,10 +216,10 @@ def test_producer_fails_at_once_on_fatal_error(code: ErrorCode, words: str) -> N
 def test_producer_delivery_timeout_names_the_last_error() -> None:
     refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS  # noqa: E731
     with ScriptedBroker(TOPIC, 1, refuse) as broker:
-        with running(broker.bootstrap, delivery_timeout_ms=2_000) as run:
+        with running(broker.bootstrap, delivery_timeout_ms=1_000) as run:
             run.send(0)
             with pytest.raises(
-                ProduceFailed, match=r"t-0: not acknowledged .*\(2 s\); last: .*\(NOT_ENOUGH_REPLICAS\)"
+                ProduceFailed, match=r"t-0: not acknowledged .*\(1 s\); last: .*\(NOT_ENOUGH_REPLICAS\)"
             ):
                 run.producer.flush()
         with running(broker.bootstrap, retries=2) as run:

@@ -377,6 +377,7 @@ def test_a_loss_is_an_error_or_a_warning(
     assert caplog.text.count(f"{name}-0 does not exist any more") == 1
 
 
+@pytest.mark.usefixtures("short_looks")
 def test_latest_offset_of_recreated_topic_reports_loss(
     broker: BrokerUnderTest, topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -403,6 +404,7 @@ def test_latest_offset_of_recreated_topic_reports_loss(
     assert between(stream(broker.bootstrap, subscribe=name), end, after) == numbered(100, 5)
 
 
+@pytest.mark.usefixtures("short_looks")
 @pytest.mark.parametrize("count", [3, 10, 40])
 def test_available_now_notices_recreated_topic(
     broker: BrokerUnderTest, topic: TopicFactory, count: int
