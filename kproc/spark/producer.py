@@ -153,8 +153,11 @@ class BatchProducer:
 
     def flush(self) -> None:
         """Wait until every batch is acknowledged; with acks=0, until it is sent."""
-        while self._busy or any(node.link and node.link.wants_write for node in self._nodes.values()):
+        while self._has_work():
             self._turn(wait_ms=1_000)
+
+    def _has_work(self) -> bool:
+        return bool(self._busy) or any(node.link and node.link.wants_write for node in self._nodes.values())
 
     def drain_totals(self) -> dict[tuple[str, int], PartitionTotals]:
         """Return the totals since the last call by topic and partition, and reset them."""
@@ -341,7 +344,8 @@ class BatchProducer:
             if node.link is not None:
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if node.link.wants_write else 0)
                 self._selector.modify(node.link, events, node)
-        for key, events in self._selector.select(wait_ms / 1000):
+        # With acks=0 no response comes, so a flush that has sent everything must not wait for one.
+        for key, events in self._selector.select(wait_ms / 1000 if self._has_work() else 0):
             self._guarded(key.data, is_readable=bool(events & selectors.EVENT_READ))
 
     def _guarded(self, node: _Node, *, is_readable: bool) -> None:

@@ -231,7 +231,7 @@ def test_producer_delivery_timeout_names_the_last_error() -> None:
 
 
 def test_producer_treats_missing_response_as_lost_connection() -> None:
-    settings = {"request_timeout_ms": stretched(500)}
+    settings = {"request_timeout_ms": stretched(250)}
     with (
         ScriptedBroker(TOPIC, 1, scripted(iter([SILENCE]))) as broker,
         running(broker.bootstrap, **settings) as run,
@@ -242,13 +242,18 @@ def test_producer_treats_missing_response_as_lost_connection() -> None:
         assert len(broker.requests) == 2
 
 
-def test_producer_without_idempotence_and_with_acks_0() -> None:
+def test_producer_without_idempotence_and_with_acks_0(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = {"is_idempotent": False}
     with ScriptedBroker(TOPIC, 1, scripted(iter(()))) as broker:
         with running(broker.bootstrap, acks=0, **plain) as run:
             for _ in range(50):
                 run.send(0, 100, value_bytes=500)
+            waits, select = [], run.producer._selector.select
+            monkeypatch.setattr(
+                run.producer._selector, "select", lambda seconds: waits.append(seconds) or select(seconds)
+            )
             run.producer.flush()
+            assert waits[-1] == 0, "no response is waited for"
             assert run.producer.drain_totals()[TOPIC, 0].records == 5_000
         with running(broker.bootstrap, acks=1, **plain) as run:
             run.send(0)
