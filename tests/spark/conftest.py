@@ -46,11 +46,11 @@ def own_connections() -> Iterator[None]:
 
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not there is looked for for 200 ms instead of seconds, where the test is about what is said of it."""
+    """What is not there is looked for for 100 ms instead of seconds, where the test is about what is said of it."""
     from kproc.spark import brokers, look_up
 
-    monkeypatch.setattr(brokers, "UNKNOWN_TOPIC_MS", 200)
-    monkeypatch.setattr(look_up, "SETTLE_MS", 200)
+    monkeypatch.setattr(brokers, "UNKNOWN_TOPIC_MS", 100)
+    monkeypatch.setattr(look_up, "SETTLE_MS", 100)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -230,10 +230,12 @@ def test_a_session_is_waited_for_without_its_leader():
         child.wait()
 
 
-def test_shortage_of_descriptors_is_no_ended_process(monkeypatch):
+def test_shortage_of_descriptors_is_no_ended_process():
     def has_no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("builtins.open", has_no_descriptor)
-    with pytest.raises(OSError, match="Too many open files"):
-        session_members(os.getsid(0))
+    # The end of the block restores `open`, which pytest's hooks use right after the test.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.open", has_no_descriptor)
+        with pytest.raises(OSError, match="Too many open files"):
+            session_members(os.getsid(0))

@@ -14,8 +14,8 @@ from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.compression import Compression
 from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import Record, check_batch, decode_records, encode_batch
-from kproc.wire.records import encode_records, walk_records
 from kproc.wire.records import decode_records as decode_raw
+from kproc.wire.records import encode_records, walk_records
 from tests.support.cases import in_one_test
 from tests.support.record_outcomes import outcome
 
