@@ -7,7 +7,7 @@
 
 Each call runs the method with the same name in a thread, so that the event loop goes on meanwhile. Arguments, results
 and errors are those of the method. A thread cannot be interrupted: if the caller is cancelled, the method still runs to
-its end. A snapshot that nobody receives then is deleted.
+its end. A snapshot whose caller was cancelled is deleted, because nobody receives it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def _in_thread(method: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, R
 
 
 async def _run_or_undo(method: Callable[[], Result], undo: Callable[[Result], object]) -> Result:
-    """Return the result of a method that runs in a thread. Undo the method in a thread if the caller is cancelled."""
+    """Run a method in a thread and return its result.
+
+    undo: called with the result, in a thread, if the caller was cancelled before the method returned.
+    """
     lock = threading.Lock()
     is_abandoned = False
     results: list[Result] = []
@@ -90,7 +93,7 @@ def _frozen(time: BrokerTime) -> Iterator[None]:
 
 
 class AsyncTime:
-    """The broker's time. `BrokerTime` describes the methods; its properties are methods here."""
+    """The broker's time, for coroutines. `BrokerTime` describes the methods; its properties are methods here."""
 
     def __init__(self, time: BrokerTime) -> None:
         self._time = time
@@ -108,7 +111,7 @@ class AsyncTime:
 
 
 class AsyncRequests:
-    """The recorded requests. `RequestRecorder` describes the methods."""
+    """The recorded requests of clients, for coroutines. `RequestRecorder` describes the methods."""
 
     def __init__(self, requests: RequestRecorder) -> None:
         self._requests = requests
@@ -118,19 +121,19 @@ class AsyncRequests:
         self.wait_for = _in_thread(requests.wait_for)
 
     def recording(self, *, limit: int = 10_000) -> Block[AsyncRequests]:
-        """Record during an `async with` block."""
+        """Record the requests of clients during an `async with` block."""
         return _in_block(self._requests.recording(limit=limit), self)
 
 
 class AsyncTopic:
-    """A topic. `BrokerTopic` describes the method."""
+    """A topic, for coroutines. `BrokerTopic` describes the method."""
 
     def __init__(self, topic: BrokerTopic) -> None:
         self.records = _in_thread(topic.records)
 
 
 class AsyncGroup:
-    """A group. `BrokerGroup` describes the methods; its properties are methods here."""
+    """A group, for coroutines. `BrokerGroup` describes the methods; its properties are methods here."""
 
     def __init__(self, group: BrokerGroup) -> None:
         self.wait_for_state = _in_thread(group.wait_for_state)
@@ -166,7 +169,8 @@ class AsyncBroker:
 
     async def snapshot(self) -> BrokerSnapshot:
         """Copy the broker's state. The copy is deleted if the caller is cancelled."""
-        # The end of a snapshot's block deletes it, unless the broker has stopped.
+        # If the caller is cancelled, leave the snapshot's `with` block, which deletes the snapshot and ignores a
+        # stopped broker.
         return await _run_or_undo(
             lambda: self._broker.snapshot(), lambda snapshot: snapshot.__exit__(None, None, None)
         )
@@ -186,9 +190,9 @@ class AsyncBroker:
         return AsyncRequests(self._broker.requests)
 
     def topic(self, name: str) -> AsyncTopic:
-        """Return a view of a topic."""
+        """Return the AsyncTopic of a topic, whose `records()` reads its log."""
         return AsyncTopic(self._broker.topic(name))
 
     def group(self, name: str) -> AsyncGroup:
-        """Return a view of a group, which need not exist yet."""
+        """Return the AsyncGroup of a group, which need not exist yet."""
         return AsyncGroup(self._broker.group(name))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kproc.embedded.topic_records import BrokerTopic
 
 POWER_DIRECTORY: Final = "power"
-"""Name of the directory with the record of what was synced, in the temporary directory."""
+"""Name of the subdirectory of the temporary directory in which the broker records what it syncs (power_loss)."""
 
 
 class Broker:
@@ -413,7 +413,7 @@ class Broker:
         self.restart(kill=True)
 
     def _make_security(self, directory: Path) -> None:
-        """Create certificates and users if TLS or logins are wanted."""
+        """Create certificates and users if the arguments `tls` or `users` request them."""
         if self._has_tls or self._users:
             from kproc.client.security.throwaway import make_throwaway
 
@@ -440,11 +440,14 @@ class Broker:
             raise BrokerFailed(failure)
 
     def kill(self) -> None:
-        """Send SIGKILL to the supervisor alone; its children notice and end. stop() then raises no error for it."""
+        """Send SIGKILL to the supervisor alone.
+
+        Its children notice its death and end. stop() raises no error for this kill.
+        """
         self._process.kill()
 
     def _stop(self, *, graceful: bool) -> str | None:
-        """Stop the processes and release everything. Return the reason if the broker did not end well."""
+        """Stop the processes and delete temporary files. Return an error text if the broker was killed or failed."""
         if graceful:
             self._finish_faults()
         if self._requests is not None:
@@ -452,9 +455,9 @@ class Broker:
         try:
             return self._process.stop(graceful=graceful)
         finally:
-            self._state = None  # Its snapshots end with the process.
+            self._state = None  # The broker's snapshots end with its process.
             if self._faults is not None:
-                self._faults.release()  # Rules end with the broker.
+                self._faults.release()  # Fault rules end with the broker.
             self._throwaway = None
 
     def __enter__(self) -> Self:
@@ -467,7 +470,8 @@ class Broker:
         if failure is not None and error is None:
             raise BrokerFailed(failure)
         if failure is not None and error is not None:
-            # The error of the `with` block stays the main one. A crash of the broker can be its cause, so add it.
+            # Let the error of the `with` block propagate. Add the broker's failure as a note, because it can be the
+            # cause.
             error.add_note(failure)
 
     async def __aenter__(self) -> Self:

@@ -46,9 +46,9 @@ CONNECTIONS_MAX: Final = 32
 BODY_BYTES_MAX: Final = 1 << 20
 _REQUEST_TIMEOUT_S: Final = 10
 _SLOT_WAIT_S: Final = 1
-"""Longest wait for the thread of a connection that was shut down."""
+"""Longest wait, in s, until the thread of a connection that was shut down has freed its slot."""
 _CLOSE_POLL_S: Final = 0.1
-"""Interval between checks for the end and for requests that take too long."""
+"""Interval, in s, between checks whether to stop, and for requests that take too long."""
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _SCHEME: Final = "Bearer "
 _TOKEN: Final = re.compile(r"[!-~]{16,}")
@@ -87,7 +87,7 @@ class ControlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, wait for the operations in progress, and close all connections."""
+        """Stop accepting connections, wait for the operations in progress, and close all connections."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -104,7 +104,7 @@ class ControlServer:
         self.close()
 
     def call(self, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Run an operation. Return the status and the JSON object of the answer."""
+        """Run an operation. Return the HTTP status and the JSON object of the answer."""
         operation = OPERATIONS.get(name)
         if operation is None:
             return 404, _error(f"unknown operation {name!r}: GET / names all")
@@ -119,7 +119,7 @@ class ControlServer:
         except (BrokerFailed, AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             return 503, _error(str(error))
         except (ClientError, RuntimeError) as error:
-            # The broker has rejected it, and says why.
+            # The broker has rejected the operation. The error has the broker's reason.
             return 400, _error(str(error))
         except Exception as error:
             logger.exception("operation %s of the control API failed", name)
@@ -138,14 +138,14 @@ class ControlServer:
 class _Server(ThreadingHTTPServer):
     """The listening socket, and a thread for each connection."""
 
-    daemon_threads = False  # server_close() joins the others only.
+    daemon_threads = False  # server_close() waits for non-daemon threads only.
     request_queue_size = CONNECTIONS_MAX
 
     def __init__(self, control: ControlServer, port: int) -> None:
         self.control = control
         self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._clock = SystemClock()
-        # Each connection without an admitted request, with the time of its start in ns.
+        # Connections that have sent no request with the token yet, and when each was accepted (monotonic ns).
         self._connections: dict[socket.socket, int] = {}
         super().__init__((LOOPBACK, port), _HttpOperation)
 
@@ -171,7 +171,9 @@ class _Server(ThreadingHTTPServer):
             self._slots.release()
 
     def _replace_oldest(self) -> bool:
-        """Free a slot. Return False if all connections have sent a request with the token.
+        """Free a slot by closing the oldest connection that has sent no request with the token.
+
+        Return False if there is none.
 
         Anybody on this host can connect. Idle connections must not keep out a client that knows the token.
         """
@@ -183,19 +185,22 @@ class _Server(ThreadingHTTPServer):
         return self._slots.acquire(timeout=_SLOT_WAIT_S)
 
     def on_admitted(self, request: socket.socket) -> None:
-        """Let this connection keep its slot until its request is answered."""
+        """Let a connection that has sent the token keep its slot until its request is answered."""
         self._connections.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # The client has closed its connection.
+        # Usually the client has closed its connection. Without this method, socketserver prints a traceback to stderr.
         logger.debug("a connection of the control API failed: %r", sys.exception())
 
     def service_actions(self) -> None:
-        # The timeout of a socket is for one read, and a request can come byte by byte.
+        # A socket's timeout limits a single read. This limits the whole request of a client that sends byte by byte.
         self.shut_for_reading(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
 
     def shut_for_reading(self, started_before_ns: int) -> None:
-        """Shut down these connections for reading, so that their threads end. Operations in progress still respond."""
+        """Shut down older connections without the token for reading, so that their threads end.
+
+        Operations in progress still respond.
+        """
         for request, start_ns in tuple(self._connections.items()):
             if start_ns < started_before_ns:
                 with suppress(OSError):
@@ -207,7 +212,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _HttpOperation(BaseHTTPRequestHandler):
-    """One request on one connection."""
+    """Handler of the one HTTP request of a connection."""
 
     server: _Server
     protocol_version = "HTTP/1.1"
@@ -233,7 +238,8 @@ class _HttpOperation(BaseHTTPRequestHandler):
             self._respond(411, _error("a request needs Content-Length"))
         elif int(length) > BODY_BYTES_MAX:
             self._respond(413, _error(f"a request has {BODY_BYTES_MAX:,} bytes at most"))
-        # Read the body first. A connection with unread bytes is reset at its end, and its client can lose the answer.
+        # Read the body before the token is checked. If a socket is closed with unread bytes, the kernel sends a reset,
+        # and the client can lose the answer.
         elif len(body := self.rfile.read(int(length))) == int(length) and self._is_admitted():
             self._respond(*self.server.control.call(self.path.removeprefix("/"), body))
 
@@ -255,7 +261,7 @@ class _HttpOperation(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Respond to a request that is not HTTP, or with another method."""
+        """Respond with a JSON error. http.server calls this for a request that is not HTTP or has another method."""
         self._respond(code, _error(message or self.responses[code][0]))
 
     def _respond(self, status: int, answer: dict[str, Any]) -> None:

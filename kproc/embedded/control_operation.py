@@ -25,13 +25,13 @@ class InvalidArgument(ValueError):
 
 
 class ControlOperation(NamedTuple):
-    """A function with the decoder of its arguments."""
+    """A function of the control API, with the decoder of its JSON arguments."""
 
     run: Callable[..., dict[str, Any]]
     decoder: msgspec.json.Decoder[msgspec.Struct]
 
     def call(self, broker: Broker, body: bytes) -> dict[str, Any]:
-        """Call the function with the members of a JSON object. Raises msgspec.DecodeError for other arguments."""
+        """Call the function with the members of a JSON object. Raises msgspec.DecodeError if they are invalid."""
         arguments = self.decoder.decode(body)
         return self.run(broker, **{name: getattr(arguments, name) for name in arguments.__struct_fields__})
 
@@ -70,7 +70,7 @@ OPERATIONS: Final[dict[str, ControlOperation]] = {}
 
 
 def operation(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """Register a function as an operation."""
+    """Return a decorator that registers a function as the operation `name` of the control API."""
 
     def register(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         types = get_type_hints(function, include_extras=True)

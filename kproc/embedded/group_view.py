@@ -21,7 +21,7 @@ Partition = tuple[str, int]
 _POLL_S: Final = 0.02
 _TIMEOUT_MS: Final = 30_000
 _SHARE: Final = "share"
-# The request that describes the groups of a type, and its list of names.
+# By type of group: the API that describes its groups, and the request's field with their names.
 _DESCRIBE: Final = {
     "classic": (ApiKey.DESCRIBE_GROUPS, "groups"),
     "consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, "group_ids"),
@@ -29,11 +29,11 @@ _DESCRIBE: Final = {
     "streams": (ApiKey.STREAMS_GROUP_DESCRIBE, "group_ids"),
 }
 _clock: Final = SystemClock()
-_pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+_pause: Final = threading.Event()  # Never set, so that wait(seconds) is a sleep.
 
 
 class SeenMember(NamedTuple):
-    """A member of a group."""
+    """A member of a group, as the broker describes it."""
 
     member_id: str
     client_id: str
@@ -57,7 +57,10 @@ class BrokerGroup:
 
     @property
     def type(self) -> str:
-        """The protocol: "classic", "consumer", "share" or "streams". Raises RuntimeError without such a group."""
+        """The protocol: "classic", "consumer", "share" or "streams".
+
+        Raises RuntimeError if the group does not exist.
+        """
         return self._existing_type()
 
     @property
@@ -85,7 +88,7 @@ class BrokerGroup:
 
     @property
     def lag(self) -> dict[Partition, int]:
-        """The number of records behind the committed offset of each partition, as read_committed sees them.
+        """The number of offsets from each partition's committed offset to the end that read_committed consumers see.
 
         In a share group it is the broker's count of records that are not acknowledged. Raises RuntimeError if the
         group does not exist.
@@ -102,7 +105,7 @@ class BrokerGroup:
                 dict.fromkeys(committed, LATEST), isolation=READ_COMMITTED, timeout_ms=_TIMEOUT_MS
             )
             topics = client.call_latest(ApiKey.LIST_OFFSETS, fields)["topics"]
-        # A partition that was deleted since the commit has no end, and nothing to read.
+        # Leave out a partition that was deleted after its offset was committed: ListOffsets returns an error for it.
         ends = {
             (topic["name"], row["partition_index"]): row["offset"]
             for topic in topics
@@ -114,7 +117,7 @@ class BrokerGroup:
     def wait_for_state(self, state: str, *, members: int | None = None, timeout_s: float = 10.0) -> None:
         """Wait until the group has this state, and this number of members if `members` is given.
 
-        Raises AssertionError with the present state if it does not come within `timeout_s`.
+        Raises AssertionError with the present state if the group does not reach it within `timeout_s`.
         """
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while True:

@@ -1,7 +1,7 @@
 """wait_until_idle: wait until a broker for tests has finished its work: for clients, for the disk and in the cleaner.
 
-It observes the broker by operations of its own and by ListTransactions. Two observations in a row must find nothing to
-do, because one observation consists of several answers that show different moments.
+It observes the broker by operations of its own and by ListTransactions. Two observations in a row must find the broker
+idle, because the answers of one observation show different moments.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kproc.embedded.requests import OWN_CLIENT_ID
 if TYPE_CHECKING:
     from kproc.client import Client
 
-# The roles store their counts ten times a second, so two observations must be further apart.
+# Seconds between two observations. Roles store their counts every 100 ms, so that the second observation sees new ones.
 _POLL_S: Final = 0.2
 _SHOWN_MAX: Final = 20
 _ENDING: Final = ["PrepareCommit", "PrepareAbort"]
 _clock: Final = SystemClock()
-_pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+_pause: Final = threading.Event()  # Never set, so that wait(seconds) is a sleep.
 
 
 def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
@@ -39,7 +39,7 @@ def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
         if (found := "; ".join(reasons) or "idle") != last:
             timeline.append(f"  +{passed_s:.3f} s  {found}")
             last = found
-        # After a first observation that found nothing, the second one decides.
+        # If the time is over but this observation found the broker idle, let a second one confirm that before raising.
         if passed_s > seconds and reasons:
             shown = "\n".join(timeline[-_SHOWN_MAX:])
             raise TimeoutError(f"the broker is not idle within {seconds:g} s:\n{shown}")
@@ -56,7 +56,7 @@ def _observe(connect: Callable[[], Client]) -> list[str]:
                 *_requests(client),
                 *_transactions(client, status["transactions"]),
             ]
-    except ClientError as error:  # A role has died, and its successor does not serve yet.
+    except ClientError as error:  # A role has died and has no running successor yet.
         return [str(error)]
 
 
@@ -89,13 +89,16 @@ def _requests(client: Client) -> Iterator[str]:
 
 
 def _transactions(client: Client, counts: dict[str, int]) -> Iterator[str]:
-    """Yield the transactions whose markers are not in all logs. counts: those of the status, up to 1 s old."""
+    """Yield the transactions whose markers are not in all logs.
+
+    counts: number of transactions by state, from the status. It is up to 1 s old.
+    """
     from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
     if (
         ApiKey.LIST_TRANSACTIONS not in client.api_versions()
-    ):  # The broker emulates a release before Kafka 3.0.
+    ):  # A broker that emulates a Kafka before 3.0 has no ListTransactions.
         if count := sum(counts[state] for state in _ENDING):
             yield f"{count} transactions are ending"
         return

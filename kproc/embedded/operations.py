@@ -21,23 +21,23 @@ from kproc.embedded.topic_records import Isolation
 
 _TIMEOUT_MS: Final = 10_000
 _WAIT_MS_MAX: Final = 60_000
-"""Longest wait of one operation, because the end of the control API waits for it."""
+"""Longest wait of one operation. It is bounded because ControlServer.close() waits for operations in progress."""
 _TTL_MS_MAX: Final = 86_400_000
 _ROWS_MAX: Final = 10_000
-"""Most records or requests of one answer."""
+"""Largest number of records or requests in one answer."""
 _PAUSE_MS: Final = 60_000
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=_WAIT_MS_MAX)]
 TtlMs = Annotated[int, msgspec.Meta(ge=1, le=_TTL_MS_MAX)]
 Rows = Annotated[int, msgspec.Meta(ge=1, le=_ROWS_MAX)]
-# The broker rejects more than 100 years.
+# A duration in ms. The broker itself rejects more than 100 years.
 Duration = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 OptionalText = str | msgspec.UnsetType
 
 
 class RequestConditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The members of `requests.RequestMatch`, in a form that rejects misspelt ones."""
+    """The conditions of `requests.RequestMatch` as a JSON object. An unknown member is an error."""
 
     topic: OptionalText = msgspec.UNSET
     group: OptionalText = msgspec.UNSET
@@ -48,7 +48,7 @@ class RequestConditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     result: OptionalText = msgspec.UNSET
 
     def as_match(self) -> RequestMatch:
-        """Return the conditions that are given."""
+        """Return the given conditions as a RequestMatch."""
         return cast(RequestMatch, msgspec.to_builtins(self))
 
 
@@ -357,7 +357,7 @@ def _described(rule: Rule) -> dict[str, Any]:
 
 @contextmanager
 def _rejected_arguments() -> Iterator[None]:
-    """Turn a ValueError of a broker's method into an error of the client."""
+    """Convert a ValueError of a kproc.Broker's method to InvalidArgument, which is answered with HTTP status 400."""
     try:
         yield
     except ValueError as error:
@@ -366,7 +366,7 @@ def _rejected_arguments() -> Iterator[None]:
 
 @contextmanager
 def _failed_wait() -> Iterator[None]:
-    """Turn the AssertionError of a wait for a test into the TimeoutError of an operation."""
+    """Convert the AssertionError of a wait that timed out to TimeoutError, which is answered with HTTP status 504."""
     try:
         yield
     except AssertionError as error:

@@ -1,4 +1,4 @@
-"""Ports of a broker that is started again: the same ones, also if its settings leave them to the kernel."""
+"""Ports of a restarted broker: those of its last start, even if its settings have port 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 _FREE_PORT: Final = re.compile(r"(?<=:)0(?=,|$)")
 _LISTENER_NAME: Final = re.compile(r"\s*(\w+)://")
 _OWN_LISTENERS: Final = {"kproc.control.listener": "control", "kproc.metrics.listener": "metrics"}
-"""Settings with one address each, and the member of the ready file with the address that was bound."""
+"""Settings with one listener each, and the member of the ready file that has the listener's bound address."""
 
 
 def pin_ports(settings: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str, str]:
@@ -30,7 +30,10 @@ def pin_ports(settings: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str
 
 
 def _pin_listener(text: str, listeners: Mapping[str, Mapping[str, str]]) -> str:
-    """Return one of the comma-separated listeners with its port. Leave an invalid one for the broker to reject."""
+    """Return a listener such as `PLAINTEXT://:0` with its last port.
+
+    Return an invalid one unchanged, for the broker to reject.
+    """
     name = _LISTENER_NAME.match(text)
     row = listeners.get(name[1].upper()) if name is not None else None
     return text if row is None else _FREE_PORT.sub(_port_of(row["bound"]), text.rstrip())
@@ -54,7 +57,8 @@ def reserved_ports(ready: Mapping[str, Any]) -> Iterator[None]:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # If another process has taken the port, the broker's start fails and names that process.
+            # If another process has bound the port, continue: the broker's start fails and its message names that
+            # process.
             with contextlib.suppress(OSError):
                 sock.bind((host.strip("[]"), int(port)))
         yield

@@ -1,8 +1,8 @@
 """The processes of an embedded broker: one supervisor started as a child, its log, and its temporary directory.
 
 The supervisor is started by exec. A fork would copy the caller's threads' locks, event loops and descriptors. It knows
-the caller's pid and stops when that process ends, so that a killed test leaves no broker behind. stop() does not rely
-on that.
+the caller's pid and stops when that process ends, so that a killed test leaves no broker behind. stop() signals the
+supervisor and does not rely on that.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from kproc.common.sessions import (
 )
 
 POLL_MS: Final = 2
-"""Interval between checks for the ready file. If the broker ends, the wait ends at once."""
+"""Interval, in ms, between checks for the ready file. If the broker ends, its pidfd ends the wait at once."""
 SETTLE_MS: Final = 2_000
-"""Time that children get after their supervisor has ended. They notice it at once, but the cleaner may have work."""
+"""Time, in ms, for children to end after their supervisor. They notice its end at once, but may have work left."""
 READY_FILE: Final = "ready.json"
 LOG_TAIL_BYTES: Final = 8192
 """Bytes of the broker's stderr that an error shows: one or two stacks."""
@@ -61,7 +61,8 @@ class BrokerProcess:
         """The supervisor's pidfd, or -1."""
         self._child: subprocess.Popen[bytes] | None = None
         self._owner_pid = -1
-        # Keep stderr open here, because the janitor of a broker that cannot start removes the directory with the file.
+        # Descriptor of the file with the broker's stderr. It stays open, because after a failed start the janitor
+        # process removes the directory with the file, and the error shows the last lines.
         self._log = -1
         self._last_log = ""
         self._is_killed = False
@@ -69,7 +70,7 @@ class BrokerProcess:
 
     @property
     def is_started(self) -> bool:
-        """True from start() until stop(), also if the supervisor has ended meanwhile."""
+        """True from start() until stop(), even if the supervisor has ended by itself."""
         return self._child is not None
 
     @property
@@ -106,7 +107,10 @@ class BrokerProcess:
         )
 
     def wait_restored(self, restores: int) -> None:
-        """Wait until the broker serves after this number of restores. Raises BrokerFailed with the reason."""
+        """Wait until the broker serves after its restore number `restores`, as the ready file counts them.
+
+        Raises BrokerFailed with the reason.
+        """
         assert self.directory is not None, "the broker is not running"
         self.ready = self._wait_ready(self.directory / READY_FILE, restores)
 
@@ -118,7 +122,7 @@ class BrokerProcess:
         deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
         read: tuple[int, int] | None = None
         while True:
-            # Read each file once. The broker needs the CPU to start its roles.
+            # Read the file only if its inode or time has changed, because the broker needs the CPU to start its roles.
             found = _identity(ready_file)
             if found not in (None, read):
                 read, ready = found, _read_ready(ready_file)
@@ -139,7 +143,10 @@ class BrokerProcess:
         return failure
 
     def kill(self) -> None:
-        """Send SIGKILL to the supervisor alone; its children notice and end. stop() then returns no failure for it."""
+        """Send SIGKILL to the supervisor alone.
+
+        Its children notice its death and end. stop() returns no error for this kill.
+        """
         assert self._child is not None, "the broker is not running"
         self._is_killed = True
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -149,7 +156,8 @@ class BrokerProcess:
 
         kill: end the supervisor by SIGKILL.
 
-        Return the reason if the broker did not end well. If the owner dies before the next start, the directory stays.
+        Return an error text if the broker had to be killed or failed. If the owner dies before the next start, nobody
+        deletes the directory.
         """
         assert self.directory is not None, "prepare() first"
         assert self._child is not None, "the broker is not running"
@@ -161,14 +169,16 @@ class BrokerProcess:
                 "the broker has ended before, and its temporary directory with it: to restart a broker after a kill, "
                 "call restart(kill=True) instead of kill()"
             ) from None
-        # The janitor looks for the file as soon as the supervisor is dead.
+        # Kill only now that KEEP_FILE exists: when the supervisor is dead, the janitor deletes the directory unless the
+        # file is there.
         if kill:
             self.kill()
         try:
             return self._stop_processes(self._child, graceful=True)
         finally:
             self._clear_processes()
-            # A killed broker leaves its ready file, which the next start would take for its own.
+            # A killed broker does not delete its ready file, and the next start would believe that it is the new
+            # broker's.
             (self.directory / READY_FILE).unlink(missing_ok=True)
             keep_file.unlink()
 
@@ -181,9 +191,13 @@ class BrokerProcess:
             self.pidfd = -1
 
     def stop(self, *, graceful: bool) -> str | None:
-        """Stop the processes and release everything. Return the reason if the broker did not end well."""
+        """Stop the processes and delete the temporary directory.
+
+        Return an error text if the broker had to be killed or failed.
+        """
         failure = None
-        # A forked copy of the owner also runs its exit handlers. It must not stop the broker that its parent uses.
+        # A process that was forked from the owner runs the owner's exit handlers, too. It must not stop the owner's
+        # broker.
         is_ours = self._owner_pid == os.getpid()
         try:
             if self._child is not None and is_ours:
@@ -208,12 +222,13 @@ class BrokerProcess:
         was_killed = has_ended = False
         if child.returncode is None and self.pidfd >= 0:
             if graceful:
-                # A zombie accepts signals. But if the caller ignores SIGCHLD, the kernel reaps the process at once.
+                # If the supervisor has ended, it is a zombie, which accepts signals. But if this process ignores
+                # SIGCHLD, the kernel has reaped it, and the call fails with ESRCH.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
             if not wait_ended(self.pidfd, self._stop_timeout_ms if graceful else 0):
-                # The ready file goes when every role has ended. After that the supervisor only deletes the directory,
-                # and we do that, too, so killing it then is no failure.
+                # The supervisor deletes the ready file when every role has ended. Only the directory is left to delete,
+                # which this process does, too. So a kill of the supervisor is no failure then.
                 has_ended = self.directory is not None and not (self.directory / READY_FILE).exists()
                 was_killed = graceful and not has_ended
                 kill_process_group(child.pid)
@@ -223,7 +238,7 @@ class BrokerProcess:
                 child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
             )
         except OSError:
-            # Without a free descriptor nobody knows which processes are left. None may outlive the broker.
+            # Without a free descriptor /proc cannot be read, so it is unknown which processes are left. Kill them all.
             kill_process_group(child.pid)
             child.wait()
             raise

@@ -4,8 +4,8 @@ with broker.requests.recording() as requests:
     ...
     requests.wait_for("OffsetCommit", group="shop")
 
-The source is that of `kproc monitor`: the Handlers keep a line for each answered request while somebody reads them. A
-thread reads them over a connection of its own until the recording stops.
+The data are those of `kproc monitor`: while a client watches, the Handlers keep a line for each answered request. A
+thread reads these lines over a connection of its own until the recording stops.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class SeenRequest(NamedTuple):
     user: str
     address: str
     topics: tuple[str, ...]
-    """The first three topics that it names."""
+    """The first three topics in the request."""
     names: tuple[str, ...]
-    """The first three groups and transactional ids that it names."""
+    """The first three groups and transactional ids in the request."""
     fields: dict[str, Any] | None
     """The decoded request without records and secrets. None if it is large or damaged."""
     request_bytes: int
@@ -95,7 +95,7 @@ class RequestRecorder:
         self._watch = ""
         self._seen: deque[SeenRequest] = deque()
         self.lost = 0
-        """Number of requests that are not recorded, because there were too many at a time or in all."""
+        """Number of answered requests that are missing: too many came between two reads, or `limit` was exceeded."""
 
     def __repr__(self) -> str:
         return f"<requests: {len(self._seen)} recorded, {self.lost} lost>"
@@ -104,7 +104,7 @@ class RequestRecorder:
 
     @contextlib.contextmanager
     def recording(self, *, limit: int = 10_000) -> Iterator[RequestRecorder]:
-        """Record during a `with` block. What was recorded stays until the next start."""
+        """Record the requests of clients during a `with` block. They stay available until the next recording."""
         self.start(limit=limit)
         try:
             yield self
@@ -112,9 +112,9 @@ class RequestRecorder:
             self.stop()
 
     def start(self, *, limit: int = 10_000) -> None:
-        """Record every request that is answered from now on, the last `limit` of them.
+        """Start to record the requests that the broker answers. Keep the last `limit` of them.
 
-        Raises RuntimeError if it records already, and ClientError with the broker's reason.
+        Raises RuntimeError if a recording is in progress, and ClientError with the broker's reason.
         """
         with self._lock:
             if self._thread is not None:
@@ -134,21 +134,25 @@ class RequestRecorder:
             if thread is None:
                 return
             self._stopping.set()
-            # The broker may have ended.
+            # Read the last requests, unless the broker has ended.
             with contextlib.suppress(ClientError):
                 self._read()
         thread.join()
         self._disconnect()
 
     def _follow(self) -> None:
-        """Read again and again, because the Handlers keep a bounded number of lines. Runs in the thread."""
+        """Read the answered requests periodically, because a Handler keeps a bounded number.
+
+        Runs in the recorder's thread.
+        """
         while not self._stopping.wait(_POLL_S):
-            # A broker that was restarted or restored has lost the watch. The next call creates it again.
+            # A restart or restore of the broker closes the connection and ends the watch. The next _read() connects and
+            # watches again.
             with contextlib.suppress(ClientError):
                 self._read()
 
     def _read(self) -> None:
-        """Read the requests that were answered since the last call."""
+        """Append the requests that the broker has answered since the last call."""
         with self._lock:
             try:
                 if self._client is None:
@@ -173,7 +177,7 @@ class RequestRecorder:
     def list(self, api: str | None = None, **match: Unpack[RequestMatch]) -> SeenRequests:
         """Return the recorded requests that match, in the order of their answers.
 
-        api: its name in Kafka's protocol, such as "OffsetCommit"; None for all.
+        api: an API's name in Kafka's protocol, such as "OffsetCommit"; None for all APIs.
         """
         _reject_unknown(match)
         with self._lock:
@@ -181,7 +185,8 @@ class RequestRecorder:
                 try:
                     self._read()
                 except ConnectionLost:
-                    # A restore closes the connection, and this call can be the first one after it.
+                    # A restore of the broker closes the connection, and this is the first read after it. Try once more,
+                    # which reconnects.
                     self._read()
             return [each for each in self._seen if each.matches(api, match)]
 
@@ -195,8 +200,8 @@ class RequestRecorder:
     ) -> SeenRequests:
         """Wait until `count` requests match, and return them. Requests before the call count, too.
 
-        Raises AssertionError with the recorded requests if they do not come within `timeout_s`, and RuntimeError
-        without a recording.
+        Raises AssertionError with the recorded requests if fewer match after `timeout_s`, and RuntimeError if no
+        recording is in progress.
         """
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while len(found := self.list(api, **match)) < count:

@@ -26,20 +26,21 @@ ROLES: Final = ("acceptor", "processor", "handler", "controller", "cleaner")
 _POLL_S: Final = 0.01
 _STATUS_MS: Final = 2_000
 _clock: Final = SystemClock()
-_pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+_pause: Final = threading.Event()  # Never set, so that wait(seconds) is a sleep.
 
 
 def kill_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s: float) -> None:
     """Send SIGKILL to a role. With `wait`, return when the supervisor's successor for it serves.
 
-    Raises ValueError if there is no such role, and BrokerFailed if it is no process or has no successor in time.
+    Raises ValueError if there is no such role, and BrokerFailed if the role is not a process of its own
+    (kproc.transport) or has no successor in time.
     """
     pid, pidfd = _open_role(connect, role, index)
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         wait_ended(pidfd, int(timeout_s * 1000))
     except ProcessLookupError:
-        pass  # It has died by itself since the status.
+        pass  # The role has died by itself since the status.
     finally:
         os.close(pidfd)
     if wait:
@@ -60,7 +61,7 @@ def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_
             _wait_stopped(pid, f"{role} {index}", timeout_s)
             yield
         finally:
-            # The supervisor has killed it (kproc.hung.kill), or the test has.
+            # The paused role has ended if the supervisor (kproc.hung.kill=true) or the test has killed it.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
     finally:
@@ -118,9 +119,12 @@ class PausedRoles:
 
 
 def _wait_stopped(pid: int, name: str, timeout_s: float) -> None:
-    """Wait until a process stands still. It first ends the system call that it is in, such as a sync."""
+    """Wait until SIGSTOP has stopped a process.
+
+    A process in an uninterruptible system call, such as fsync, stops only later.
+    """
     until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
-    # A zombie has ended by itself, and stands still, too.
+    # T is stopped. Also accept Z, a zombie, because a role that has ended by itself does nothing more.
     while (fields := stat_fields(pid)) and fields[0] not in (b"T", b"Z"):
         if _clock.now_ns() > until_ns:
             raise BrokerFailed(
@@ -143,7 +147,8 @@ def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()") from None
-    # The role can have ended since the status, and another process can have its pid.
+    # Compare the start times: if the role has ended since the status, the kernel can have given its pid to another
+    # process.
     try:
         is_same = start_ticks(pid) == row["start_ticks"]
     except OSError:
@@ -190,7 +195,7 @@ def _wait_served(
             if row is not None and row["state"] == "running" and is_served(row):
                 return
             last = f"it is {row['state']}" if row is not None else "it was scaled away"
-        except ClientError as error:  # The connection was that role's.
+        except ClientError as error:  # This connection ended with that role.
             last = str(error)
         if _clock.now_ns() > until_ns:
             raise BrokerFailed(f"{role} {index} does not serve after {timeout_s:g} s: {last}")

@@ -21,18 +21,22 @@ _SECRETS_FILE: Final = "secrets.properties"
 def settings_for_tests(
     given: Mapping[str, object], transport: str | None, *, syncs: bool
 ) -> dict[str, object]:
-    """Return the settings with the defaults of a broker for tests. `syncs`: its data can outlive it or a power loss."""
+    """Return the settings with the defaults of a broker for tests.
+
+    syncs: if False, do not sync, because the data are temporary.
+    """
     settings = dict(given)
     if transport is not None:
         settings.setdefault("kproc.transport", transport)
     if not syncs:
         settings.setdefault("kproc.flush", "none")
-    # Kafka's 3 s are for groups whose members start one by one; a test starts what it needs.
+    # Kafka's default of 3 s waits for the other members of a new group, to save rebalances. A test would only lose
+    # time.
     settings.setdefault("group.initial.rebalance.delay.ms", 0)
     settings.setdefault("group.streams.initial.rebalance.delay.ms", 0)
-    # Code for a cluster asks for three replicas of its topics.
+    # Create a topic with 3 replicas as one with 1, because code that is written for a cluster requests 3.
     settings.setdefault("kproc.clamp.replication.factor", True)
-    # It costs nothing as long as a test adds no rule.
+    # Without a rule, the check for faults costs nothing.
     settings.setdefault("kproc.faults.enable", True)
     settings.setdefault("kproc.time.movable", True)
     return settings
@@ -43,9 +47,9 @@ def start_settings(
 ) -> dict[str, str]:
     """Return the settings of one start, as text.
 
-    port: the port to listen at, if the settings have no `listeners`.
-    throwaway: TLS and logins of a broker that has them.
-    last: the ready file of the last start, whose ports this start uses again.
+    port: the port to listen at, if the settings have no `listeners`. throwaway: the generated certificates and users,
+    or None if the broker has neither TLS nor logins of its own. last: the ready file of the last start, whose ports
+    this start uses again.
     """
     texts = {
         name: str(wire_text(tuple(value) if isinstance(value, list) else value))
@@ -69,7 +73,7 @@ def serve_command(settings: Mapping[str, str], directory: Path, data: Path) -> l
     command += ["--exit-with-parent", str(os.getpid())]
     if "log.dirs" not in settings:
         command += ["--data", str(data)]
-    # Every user of this host can read a command line.
+    # Every user of this host can read a process's command line, so pass secret settings in a private file.
     secret = {name: text for name, text in settings.items() if is_secret(name)}
     if secret:
         command += ["--config", str(_write_secrets(directory / _SECRETS_FILE, secret))]
@@ -83,7 +87,7 @@ def _write_secrets(path: Path, secret: Mapping[str, str]) -> Path:
     from kproc.client.security.throwaway import write_private
     from kproc.client.security.written import as_properties
 
-    # write_private() creates the file and fails if it exists. A restart writes it anew.
+    # On a restart the file exists, and write_private() only creates files.
     path.unlink(missing_ok=True)
     write_private(path, as_properties(secret).encode())
     return path

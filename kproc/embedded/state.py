@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 _COPY_MS: Final = 60_000
-"""Time for the copy of a large data directory."""
+"""Timeout, in ms, of the operations. A snapshot copies the data directory, which can be large."""
 
 
 class BrokerSnapshot:
@@ -58,7 +58,7 @@ class BrokerState:
         self._process = process
         # One restore at a time, because the ready file only counts restores and does not say whose they are.
         self._lock = threading.Lock()
-        # By name, in the order of their creation.
+        # The snapshots that exist, by name, in the order of their creation.
         self._snapshots: dict[str, BrokerSnapshot] = {}
 
     @property
@@ -66,7 +66,7 @@ class BrokerState:
         return self._process.is_running
 
     def snapshot(self) -> BrokerSnapshot:
-        """Copy the state."""
+        """Let the broker copy its state. Return the snapshot."""
         with self._lock:
             made = BrokerSnapshot(self, self._operate("snapshot")["snapshot"])
             self._snapshots[made.name] = made
@@ -77,7 +77,7 @@ class BrokerState:
         return list(self._snapshots.values())
 
     def discard_snapshots(self) -> None:
-        """Discard the snapshots, because a restart of the broker deletes its copies."""
+        """Forget the snapshots, because a restart of the broker deletes its copies of the data."""
         self._snapshots.clear()
 
     def delete(self, snapshot: BrokerSnapshot) -> None:
@@ -94,7 +94,7 @@ class BrokerState:
             try:
                 self._operate("restore", snapshot=snapshot.name if snapshot is not None else None)
             except RuntimeError as error:
-                # The roles may end before they have sent the answer.
+                # A lost connection is no error: the restore ends the roles, possibly before they have sent the answer.
                 if not isinstance(error.__cause__, ConnectionLost):
                     raise
             self._process.wait_restored(restores + 1)

@@ -104,7 +104,10 @@ class BrokerTopic:
     def _read(
         self, client: Client, number: int, offsets: tuple[int, int], level: int
     ) -> Iterator[TopicRecord]:
-        """Yield the records between two offsets."""
+        """Yield the visible records of partition `number` from offsets[0] to before offsets[1].
+
+        level: the isolation level.
+        """
         from kproc.client.requests import FetchLimits, fetch_fields
         from kproc.wire.header import ApiKey
 
