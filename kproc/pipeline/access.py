@@ -27,7 +27,10 @@ class Access(NamedTuple):
         return self.bootstrap
 
     def cluster(self) -> Cluster:
-        """Return a new Cluster with short timeouts (2-5 s), because a user waits for it. The caller must close it."""
+        """Return a new Cluster with timeouts of 2 to 5 s, because a user waits for the command.
+
+        The caller must close it.
+        """
         return Cluster(self.bootstrap, replace(QUICK, security=self.security))
 
 
@@ -43,9 +46,10 @@ def access_of(part: PipelineSource | Sink) -> Access:
 
 
 def security_options(part: PipelineSource | Sink) -> dict[str, str]:
-    """Return Spark's options for the part's client_config file.
+    """Return the connector's options for the client_config file of a source or sink.
 
-    kproc's connector reads the file itself. For Spark's own connector the settings become `kafka.` options.
+    kproc's connector reads the file itself. For Spark's own connector, the file's settings become options that begin
+    with `kafka.`
     """
     if part.client_config is None:
         return {}

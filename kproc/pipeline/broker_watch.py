@@ -1,7 +1,7 @@
 """BrokerWatch: report when a pipeline's broker becomes unreachable, again every 5 s, and when it is back.
 
-Spark retries silently for 30 s and longer. The watch keeps one idle connection to each cluster. It costs nothing, and
-its end shows at once that the broker is gone.
+Spark retries silently for 30 s and longer. The watch keeps one idle connection to each cluster. An idle connection
+costs nothing, and its end shows at once that the broker has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kproc.spark.brokers import parse_bootstrap
 _LOOK_NS: Final = NS_PER_S
 _SAY_NS: Final = 5 * NS_PER_S
 _CONNECT_MS: Final = 1_000
-# A query can fail this long after an outage, because Spark runs a task up to four times before the query fails.
+# An outage up to 120 s ago can be the cause of a query's failure, because Spark runs a task up to four times before the
+# query fails.
 _LATELY_NS: Final = 120 * NS_PER_S
 
 
@@ -31,19 +32,19 @@ class _WatchedCluster:
         self.bootstrap = access.bootstrap
         self.sock: socket.socket | None = None
         self.reason = ""
-        # Time when it became unreachable, or 0 if it is reachable.
+        # Time when the cluster became unreachable (monotonic ns), or 0 if it is reachable.
         self.away_ns = 0
         self.say_ns = 0
 
     def check(self) -> None:
-        """Check whether the connection has ended, and then reconnect. On failure set `reason`."""
+        """Connect to the cluster if the connection has ended. If that fails, store the error text in `reason`."""
         if self.sock is not None and not self._has_ended():
             return
         for host, port in parse_bootstrap(self.bootstrap):
             try:
                 security = self.access.security
-                # Keep the connection and watch it, because a connect for each check would cost the broker a login every
-                # second.
+                # Keep the connection open and watch it. A new connection for each check would cost the broker a login
+                # every second.
                 sock = Client.connect(host, port, timeout_ms=_CONNECT_MS, security=security).detach()
             except ClientError as error:
                 self.reason = str(error)

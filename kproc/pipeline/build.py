@@ -36,14 +36,14 @@ class Builder:
         self._empty = empty
 
     def frame(self, sink: Sink) -> DataFrame:
-        """Return the rows of a sink. Its views are built for this sink only."""
-        # Build the views again for every sink: queries that shared a source would also share its offsets and its rest.
+        """Return the data frame that a sink writes. Build the views that it reads anew, for this sink only."""
+        # Build the views again for every sink. Queries that shared a source object would also share its offsets.
         views = self.views(sink.name)
         frame = views[sink.input]
         return self._for_topic(sink, frame) if sink.kind == "topic" else frame
 
     def views(self, query: str = "") -> dict[str, DataFrame]:
-        """Return every view by name. Each one is registered, so that the SQL of later views finds it."""
+        """Build every view and return them by name. Register each in Spark, so that the SQL of later views finds it."""
         views: dict[str, DataFrame] = {}
         for source in self._pipeline.sources:
             self._add(views, source.name, self._source(source, query))
@@ -52,7 +52,8 @@ class Builder:
         return views
 
     def _add(self, views: dict[str, DataFrame], name: str, frame: DataFrame) -> None:
-        # A view of the same name from another sink's build is replaced, because each sink has sources of its own.
+        # Replace the view that was built under this name for the previous sink, because each sink has sources of its
+        # own.
         frame.createOrReplaceTempView(name)
         views[name] = frame
 
@@ -94,20 +95,21 @@ class Builder:
             )
         reader = reader.format(source.connector).option("kafka.bootstrap.servers", source.bootstrap)
         subscribe = {"pattern": "subscribePattern", "assign": "assign"}.get(source.kind, "subscribe")
-        # Do not read records of aborted or open transactions by default. `source.options` can override this.
+        # By default, do not read records of aborted or open transactions. `source.options`, which is set later, can
+        # override this.
         reader = reader.option("kafka.isolation.level", "read_committed")
         reader = reader.options(**security_options(source))
         reader = reader.option(subscribe, ",".join(source.values)).options(**source.options)
         if source.connector == "kproc":
             reader = reader.schema(self._topic_schema(source))
             if source.is_stream and self._state is not None:
-                # A Python source cannot read its query's checkpoint, so the offsets of the first start are stored
-                # beside it.
+                # Spark gives a source in Python no access to the query's checkpoint. So the source stores the offsets
+                # of its first start in this directory.
                 reader = reader.option("checkpointState", str(self._state / query / source.name))
         return cast("DataFrame", reader.load())
 
     def _topic_schema(self, source: PipelineSource) -> Any:
-        """Return the columns that the source uses. kproc's source does not decode the others."""
+        """Return the schema of the columns that the source uses. kproc's connector does not decode other columns."""
         from kproc.spark.schema import BASE_COLUMNS, spark_schema
 
         wanted = source.columns or BASE_COLUMNS
@@ -134,7 +136,7 @@ class Builder:
             return self._spark.createDataFrame([], schema)
         from pyspark.sql import functions as f
 
-        # Spark has no empty streaming frame, so take a stream, drop its rows and add the columns as nulls.
+        # Spark has no empty streaming frame. So use the stream `rate`, drop its rows, and add the columns as nulls.
         rate = self._spark.readStream.format("rate").load().where("false")
         return rate.select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in schema))
 

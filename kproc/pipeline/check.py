@@ -32,7 +32,9 @@ _CHECKER = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
 
 
 def check_offline(pipeline: Pipeline) -> list[str]:
-    """Check functions, options, files and topics. Return warnings, for example if no broker responds.
+    """Check a specification's functions, options, files and topics without Spark.
+
+    Return warnings, for example if no broker responds.
 
     Raises SpecError with all errors.
     """
@@ -43,7 +45,7 @@ def check_offline(pipeline: Pipeline) -> list[str]:
     for sink in pipeline.sinks:
         if sink.kind == "python":
             errors.run(partial(_check_function, pipeline, sink, sink.target))
-        # Collect all errors, so that a user does not find them one run at a time.
+        # Collect the error and continue, so that one run shows the user all errors.
         errors.run(partial(_check_sink_options, pipeline, sink))
     for source in pipeline.sources:
         errors.run(partial(_check_options, pipeline, source))
@@ -66,7 +68,7 @@ def _check_function(pipeline: Pipeline, part: Any, reference: str) -> None:
 
 def _check_options(pipeline: Pipeline, source: PipelineSource) -> None:
     """Validate the options of a source of topics. Spark's analysis uses empty streams and does not see them."""
-    # The stock connector checks its options itself, and this check would reject options that only it has.
+    # Do not check options of Spark's own Kafka connector. It checks them itself, and has options that kproc's lacks.
     if not source.is_topic or source.connector != "kproc":
         return
     subscribe = {"pattern": "subscribepattern", "assign": "assign"}.get(source.kind, "subscribe")
@@ -163,7 +165,8 @@ def check_with_spark(pipeline: Pipeline, environ: Mapping[str, str], *, verbose:
     """Analyse every view and sink on empty streams. Return a line for each sink with its columns."""
     check_packages()
     check_java(environ)
-    # Only the driver analyses, so use neither the cluster nor the stock connector's jars.
+    # The analysis runs in the driver alone. So do not connect to the Spark cluster, and do not load the jars of Spark's
+    # own Kafka connector.
     alone = replace(pipeline, spark=replace(pipeline.spark, master="local[1]", jars=()))
     alone = replace(alone, sources=tuple(replace(each, connector="kproc") for each in alone.sources))
     alone = replace(alone, sinks=tuple(replace(each, connector="kproc") for each in alone.sinks))
@@ -194,7 +197,8 @@ def _checked(pipeline: Pipeline, jvm: Any, sink: Sink, frame: DataFrame) -> str:
     if frame.isStreaming:
         mode = {"append": "Append", "update": "Update", "complete": "Complete"}[sink.mode or "append"]
         try:
-            # Spark makes this check only when a query starts, which would read records. So call its checker directly.
+            # Spark checks for unsupported streaming operations only when a query starts, which would read records. So
+            # call its checker directly.
             plan = frame._jdf.queryExecution().analyzed()
             output = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
             getattr(jvm, _CHECKER).checkForStreaming(plan, output)

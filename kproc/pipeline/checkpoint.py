@@ -85,7 +85,8 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
             f"{directory}: batch {state.committed} has no offsets ({error.strerror})"
         ) from None
     try:
-        # The first line of Spark's HDFSMetadataLog is its version. Another one may order the lines in another way.
+        # The first line is the version of Spark's HDFSMetadataLog. Reject an unknown version, whose lines can have
+        # another order.
         if lines[0] not in ("v1", "v2"):
             raise ValueError(f"version {lines[0]}")
         state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
@@ -115,8 +116,8 @@ def topic_offsets(value: object) -> Offsets | None:
     answer: Offsets = {}
     for topic, partitions in value.items():
         if topic.startswith("@"):
-            # Skip a note of kproc's source (spark/offsets.py). It cannot be a topic, because topic names cannot contain
-            # `@`.
+            # Skip an entry that kproc's connector adds for its own use (spark/offsets.py). It is no topic, because
+            # topic names cannot contain `@`.
             continue
         if not isinstance(partitions, dict) or not all(
             str(partition).isdecimal() and type(offset) is int for partition, offset in partitions.items()
@@ -127,7 +128,10 @@ def topic_offsets(value: object) -> Offsets | None:
 
 
 def lag_of(offsets: Offsets, latest: Mapping[str, Mapping[int, int]]) -> int:
-    """Return the number of offsets up to the ends in `latest`. A partition without an offset counts from 0."""
+    """Return the sum of the lags of all partitions up to the ends in `latest`.
+
+    A partition without an offset counts from 0.
+    """
     return sum(
         lag_between(offsets.get(topic, {}).get(partition, 0), end)
         for topic, partitions in latest.items()
@@ -182,7 +186,8 @@ class Reset:
         """Remove the checkpoints. Rename the file logs to names that Spark and other readers ignore."""
         stamp = SystemClock().wall_ms()
         for path in self.file_logs:
-            # Rename instead of removing: the log is the only record of which files of the directory are valid.
+            # Do not delete the file log, because it is the only record of which files in the sink's directory are
+            # valid.
             path.rename(path.with_name(f"{path.name}.{stamp}"))
         for path in self.removed:
             if path.is_dir():

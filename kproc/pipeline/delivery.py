@@ -49,7 +49,8 @@ def has_transactions(access: Access) -> bool:
     except ApiError:
         return False
     except ClientError:
-        # The run waits for the brokers later. The delivery must not depend on whether they respond now.
+        # No broker responds. Assume transactions: the run waits for the brokers later, and the delivery must not depend
+        # on a temporary outage.
         return True
     finally:
         cluster.close()

@@ -62,7 +62,7 @@ _CODEC: Final = _one_of(
 )
 _REBASE: Final = _one_of("exception", "legacy", "corrected")
 _TEXT_FILES: Final[Mapping[str, Complaint]] = {
-    # Spark treats an unknown mode as permissive.
+    # Spark would treat an unknown mode as permissive, without an error.
     "mode": _one_of("permissive", "dropmalformed", "failfast"),
     "compression": _CODEC,
     "codec": _CODEC,
@@ -185,6 +185,6 @@ def _check(table: SpecTable, key: str, known: Mapping[str, Complaint], elsewhere
 
 
 def _meant(low: str, names: Mapping[str, str]) -> str:
-    """Return the suggestion for a misspelled name, in Spark's spelling."""
+    """Return `; did you mean NAME?` for a misspelled option, with the name in Spark's spelling, or an empty string."""
     hint = did_you_mean(low, names)
     return next((f"; did you mean {name}?" for each, name in names.items() if hint.endswith(f" {each}?")), "")

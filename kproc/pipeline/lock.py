@@ -19,7 +19,7 @@ from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 from kproc.pipeline.errors import AlreadyRunning
 
 STATE_DIRECTORY: Final = ".kproc"
-# Time that a new run waits for the JVM of a killed driver. That JVM exits when it reads the end of its stdin, but first
+# Longest wait, in s, of a new run for the JVM of a killed driver. That JVM exits at the end of its stdin, but first
 # finishes the commit of a batch.
 ORPHAN_SECONDS: Final = 30
 _POLL_MS: Final = 100
@@ -42,7 +42,7 @@ class CheckpointLock:
             # The pipeline never ran, so nothing can hold the lock.
             return self
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Mode 600, because any user who can open the file, even for reading, can lock it.
+        # Create it with mode 600, because any user who can open the file, even for reading, can lock it (flock(2)).
         self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not self._acquire():
             holder = self._holder()
@@ -73,8 +73,8 @@ class CheckpointLock:
         deadline_ns = clock.now_ns() + ORPHAN_SECONDS * NS_PER_S
         while True:
             try:
-                # The JVM inherits the descriptor, so the lock outlives a driver that is killed, until its last batch is
-                # committed.
+                # A JVM has inherited the descriptor of its driver. So the lock of a killed driver is held until its JVM
+                # has committed the last batch and ended.
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
@@ -90,7 +90,7 @@ class CheckpointLock:
 
 
 def holder_of(path: Path) -> int | None:
-    """Return the pid in a lock file, or None."""
+    """Return the pid that a lock file contains, or None if it contains none."""
     try:
         pid = json.loads(path.read_text())["pid"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -106,7 +106,8 @@ def running_pid(checkpoint: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        # A shared lock, so that two commands that look at the same time do not take each other for a run.
+        # Try a shared lock, which a run's exclusive lock blocks. Two commands that try at the same time do not block
+        # each other, so neither reports a run.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return holder_of(path) or 0

@@ -20,7 +20,7 @@ SAVE_MODES: Final = ("append", "overwrite", "error")
 MALFORMED: Final = ("fail", "drop", "null")
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-# The 4 allows four attempts of a task, as on a cluster. Plain local[*] allows one.
+# All cores of this host, and up to four attempts of a task, as on a cluster. With local[*] Spark allows one attempt.
 DEFAULT_MASTER: Final = "local[*,4]"
 
 
@@ -153,7 +153,7 @@ class Pipeline:
     def error(
         self, part: PipelineSource | Transform | Sink | None, key: str | None, message: str
     ) -> SpecError:
-        """Return an error about a key of a part, or about the part itself if `key` is None."""
+        """Return an error about a key of a source, transform or sink, or about the whole of it if `key` is None."""
         path: KeyPath = () if part is None else part.path
         return self.places.error(path if key is None else (*path, key), message)
 

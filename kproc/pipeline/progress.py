@@ -1,4 +1,4 @@
-"""Conversion of Spark's progress reports into figures for users and programs: rates, lag, watermark, late rows."""
+"""Conversion of Spark's progress reports into numbers for users and programs: rates, lag, watermark, late rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 @dataclass
 class QueryFigures:
-    """Totals and newest figures of a query."""
+    """Totals of a query's batches, and the numbers of its newest batch."""
 
     name: str
     state: str = "starting"
@@ -31,7 +31,7 @@ class QueryFigures:
 
 
 def report_of(pipeline: Pipeline, query: str, progress: Mapping[str, Any]) -> Report:
-    """Return one batch as a flat record. `--json` writes it as a line."""
+    """Convert Spark's progress report about a batch to a flat dict, which `--json` prints as one line."""
     operators = progress.get("stateOperators") or []
     sources = _sources(pipeline, progress.get("sources") or [])
     lags = [source["lag"] for source in sources if source["lag"] is not None]
@@ -75,10 +75,10 @@ def add(figures: QueryFigures, report: Report) -> None:
 
 
 def _sources(pipeline: Pipeline, reports: Sequence[Mapping[str, Any]]) -> list[Report]:
-    """Return the sources' figures with the names of the specification.
+    """Return the numbers of each source, with the source's name in the specification.
 
-    Spark's reports have no such names, and for sources in Python only a Java object. So sources of topics are matched
-    by their topics, files by their path, and the rest by their order.
+    Spark's reports do not contain these names, and describe a source in Python only as a Java object. So sources of
+    topics are found by their topics, files by their path, and other sources by their order.
     """
     streams = [source for source in pipeline.sources if source.is_stream]
     named: dict[int, PipelineSource] = {}
@@ -120,7 +120,7 @@ def _source(name: str, report: Mapping[str, Any]) -> Report:
 
 
 def plain_line(figures: QueryFigures) -> str:
-    """Format a query's figures as one line of a log."""
+    """Format a query's totals as one line, for output that is not a terminal."""
     parts = [
         f"{figures.name}: batch {figures.batch if figures.batch is not None else '-'}",
         f"{figures.rows:,} rows in all",
@@ -142,7 +142,7 @@ TABLE_HEADER = ("QUERY", "STATE", "BATCH", "ROWS", "ROWS/S", "MS", "LAG", "WATER
 
 
 def table_rows(queries: Iterable[QueryFigures]) -> list[tuple[str, ...]]:
-    """Return the rows of the live table."""
+    """Return one row of texts for each query, for the table that a terminal shows during a run."""
     optional: Callable[[object], str] = lambda value: "-" if value is None else str(value)  # noqa: E731
     return [
         (

@@ -16,7 +16,7 @@ from kproc.pipeline.errors import sentence
 
 
 class CodeError(Exception):
-    """A function cannot be imported, or it raised an error. The message is one line."""
+    """A user's function cannot be imported, or it raised an error. The message is one line."""
 
 
 def resolve(reference: str, directory: Path) -> Callable[..., Any]:
@@ -77,7 +77,10 @@ def _by_name(name: str, directory: Path) -> ModuleType:
 
 
 def _behind_standard_library() -> int:
-    """Return the place in `sys.path` where a project's own module `queue` does not hide the standard library's."""
+    """Return the index in `sys.path` after the standard library.
+
+    Inserted there, a project's directory with a module `queue` does not hide that of the standard library.
+    """
     library = os.path.dirname(os.__file__)
     parts = (library, os.path.join(library, "lib-dynload"))
     return max((index for index, path in enumerate(sys.path) if path in parts), default=-1) + 1
@@ -88,13 +91,13 @@ def _ship(module: ModuleType) -> None:
     try:
         from pyspark.cloudpickle import register_pickle_by_value
     except ImportError:
-        # `check --no-spark` works without Spark. Nothing is pickled then.
+        # PySpark is not installed. `kproc pipeline check --no-spark` works without it and pickles nothing.
         return
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _said(error: Exception) -> str:
-    """Return `ValueError: words (steps.py:12)`, with the innermost line that is not in a library."""
+    """Describe an error as `ValueError: words (steps.py:12)`, with the innermost line that is not in a library."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         frame

@@ -41,17 +41,18 @@ if TYPE_CHECKING:
     from kproc.cli.pipeline import ProgressScreen
 
 POLL_SECONDS: Final = 0.25
-# Each poll makes a dozen calls to the JVM. After _LOOKS_BEFORE_REST polls without work in any query, poll at
-# REST_SECONDS.
+# Interval between polls of idle queries. Each poll makes a dozen calls to the JVM, so use this interval after
+# _LOOKS_BEFORE_REST polls without work in any query.
 REST_SECONDS: Final = 1.0
 _LOOKS_BEFORE_REST: Final = 8
-# Spark's error if the Python process of a source does not connect back in 10 s. The limit cannot be configured.
+# Spark's error if the Python process of a source does not connect to the JVM within 10 s. Spark has no setting for this
+# limit.
 PYTHON_TOO_SLOW: Final = "Python worker failed to connect back"
 RESTARTS_MAX: Final = 10
 BEGIN_SECONDS_MAX: Final = 60
-# Time that a batch gets to finish after the first signal. A second signal stops at once.
+# Time for the batch in progress to finish after the first SIGINT or SIGTERM. A second signal kills the JVM at once.
 FINISH_SECONDS_MAX: Final = 600.0
-# Packages of Spark's query states: since 4.1, and before.
+# Java packages of the class for a query's state: that since Spark 4.1, and the older one.
 _RUNTIME_PACKAGES: Final = ("streaming.runtime", "streaming")
 
 
@@ -73,9 +74,10 @@ class StopSignals:
         self._read, self._write = socket.socketpair()
 
     def __enter__(self) -> Self:
-        # The signal's C handler writes here. It must not block if nobody reads.
+        # Python's C handler of a signal writes a byte to this socket. It must not block if the socket's buffer is full.
         self._write.setblocking(False)
-        # select() continues after a signal (PEP 475), so only the wake-up descriptor ends a wait.
+        # PEP 475: select() continues after a signal. Only the byte that set_wakeup_fd() lets the C handler write ends
+        # it.
         self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         self.install()
         return self
@@ -110,7 +112,7 @@ class StopSignals:
 
 @dataclass
 class _Query:
-    """A query of the run that was started, with its sink, frame and totals."""
+    """A started query of the run, with its sink, data frame and totals."""
 
     sink: Sink
     frame: DataFrame
@@ -119,7 +121,10 @@ class _Query:
     restarts: int = 0
     seen: str = ""
     thread: Any = None
-    """The JVM's thread of a query that is stopping. Spark reports the query as ended before its batch has ended."""
+    """The JVM's thread of a stopping query.
+
+    The run waits for it: Spark reports the query as ended before its last batch has.
+    """
     waits_for_broker: bool = False
     """True if the query failed because of an unreachable broker, and restarts when the broker is back."""
 
@@ -140,7 +145,7 @@ class PipelineRun:
         verbose: bool = False,
         keeps_trying: bool = False,
     ) -> None:
-        """`keeps_trying`: restart queries that failed because of an unreachable broker when it is back."""
+        """Prepare a run. keeps_trying: restart queries that an unreachable broker ended, when the broker is back."""
         self._pipeline = pipeline
         self._screen = screen
         self._environ = environ
@@ -152,7 +157,10 @@ class PipelineRun:
         self._brokers = BrokerWatch(_accesses(pipeline), screen.print_note, self._clock)
 
     def run(self) -> None:
-        """Run until the end. Raise PipelineError or SpecError on failure."""
+        """Run the pipeline until all queries end, one fails or a signal arrives.
+
+        Raise PipelineError or SpecError on failure.
+        """
         check_packages()
         check_java(self._environ)
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -165,7 +173,7 @@ class PipelineRun:
                 self._start(directory / STATE_DIRECTORY, lock.descriptor, signals)
                 self._watch(signals)
             except (Stopped, PipelineError, Py4JError, OSError) as error:
-                # A signal during Spark's start can appear as an error of py4j.
+                # A signal during Spark's start can interrupt a call to the JVM, and so appear as an error of py4j.
                 if isinstance(error, Stopped) or (signals.count and not signals.is_running):
                     self._screen.print_note("stopped before it began")
                 elif isinstance(error, PipelineError) or not self._has_lost_spark():
@@ -175,7 +183,8 @@ class PipelineRun:
                     told = f"Spark's JVM has ended: {last_words(log)} (see {log})"
                     raise PipelineError(told, str(error)) from error
             finally:
-                # From here on a signal must not raise Stopped, because it would interrupt the cleanup.
+                # From now on a first signal must not raise Stopped, because the exception would interrupt the cleanup
+                # below.
                 signals.is_running = True
                 self._brokers.close()
                 if self._spark is not None:
@@ -193,7 +202,8 @@ class PipelineRun:
     def _start(self, state: Path, descriptor: int | None, signals: StopSignals) -> None:
         self._wait_for_brokers(signals)
         for warning in source_warnings(self._pipeline, self._brokers.away):
-            # Without this the user learns it from the sources, after Spark's start and 30 s of waiting.
+            # Warn about unreachable brokers and missing topics now. Spark's sources would report them only after
+            # Spark's start and 30 s of retries.
             self._screen.print_note(f"warning: {warning}")
         self._pipeline = with_deliveries(self._pipeline, self._screen.print_note)
         self._screen.print_note("starting Spark (8-15 s)")
@@ -220,7 +230,7 @@ class PipelineRun:
                 self._write(sink, frame)
 
     def _wait_for_brokers(self, signals: StopSignals) -> None:
-        """Wait for the brokers with keeps_trying. This happens before Spark's start, because it needs no Spark."""
+        """Report unreachable brokers. With `keeps_trying`, wait for them before Spark is started."""
         self._brokers.check()
         while self._keeps_trying and self._brokers.away:
             self._wait(signals, POLL_SECONDS)
@@ -232,7 +242,8 @@ class PipelineRun:
     def _wait_until_started(self, query: StreamingQuery, signals: StopSignals) -> None:
         """Wait until the query has started its Python process, for up to BEGIN_SECONDS_MAX.
 
-        Queries start one after the other. If all Python processes started at once, they could exceed Spark's 10 s.
+        Queries start one after the other. If all their Python processes started at once, one could need more than the
+        10 s that Spark waits for it.
         """
         deadline_ns = self._clock.now_ns() + BEGIN_SECONDS_MAX * NS_PER_S
         while query.isActive and not signals.count and self._clock.now_ns() < deadline_ns:
@@ -295,7 +306,8 @@ class PipelineRun:
             if failure is None:
                 continue
             if PYTHON_TOO_SLOW in str(failure) and signals.count:
-                # The query had not begun, and the run is stopping. This is not a failure.
+                # A signal has stopped the run before the query's Python process had started. This is no failure of the
+                # query.
                 continue
             if self._keeps_trying and (entry.waits_for_broker or self._brokers.was_away_lately):
                 self._restart_with_broker(entry, failure, signals)
@@ -316,7 +328,7 @@ class PipelineRun:
                 )
 
     def _restart_with_broker(self, entry: _Query, failure: BaseException, signals: StopSignals) -> None:
-        """Restart a query that an unreachable broker ended, from its checkpoint, when the broker is back."""
+        """Restart a query that an unreachable broker has ended, from its checkpoint, if the broker is back."""
         if signals.count:
             entry.waits_for_broker = False
             return
@@ -336,8 +348,8 @@ class PipelineRun:
             is_active = entry.is_active
             for row in self._new_rows(entry):
                 report = report_of(self._pipeline, entry.sink.name, row)
-                # Spark reports an idle query every 10 s with the number of its last batch. Only a batch with rows, or a
-                # new one, is news.
+                # Spark reports an idle query every 10 s with the number of its last batch. Show only reports of a new
+                # batch, or with rows.
                 is_idle = entry.figures.batch == report["batch"] and not report["rows"]
                 add(entry.figures, report)
                 if not is_idle:
@@ -373,14 +385,15 @@ class PipelineRun:
         return "working" if status["isTriggerActive"] else "waiting"
 
     def _stop_query(self, entry: _Query, *, is_late: bool) -> None:
-        """Stop a query between two batches, because `stop()` cancels a running batch. With `is_late` cancel it."""
+        """Stop a query between two batches, because `stop()` cancels a running batch. With `is_late`, cancel it."""
         if is_late:
             entry.query.stop()
         elif entry.thread is None:
             if not self._mark_as_ended(entry) and not entry.query.status["isTriggerActive"]:
                 entry.query.stop()
         elif not entry.query.status["isTriggerActive"]:
-            # The query waits for its next trigger, which can be an hour away. No batch is running.
+            # No batch is running: the query waits for its next trigger, which can be an hour away. So stop() cancels
+            # nothing.
             entry.query.stop()
 
     def _mark_as_ended(self, entry: _Query) -> bool:

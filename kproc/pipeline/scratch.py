@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-# The pid is information for users. Directories without a pid are of old versions that hold no lock, so do not touch
-# them.
+# Names of the directories that can be removed. The pid only informs users. Older versions of kproc made names without a
+# pid and held no lock, so their directories can be in use.
 _NAME: Final = re.compile(r"kproc-spark-\d+-[a-z0-9_]{8}")
 
 
@@ -30,7 +30,8 @@ class Scratch:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"kproc-spark-{os.getpid()}-"))
             descriptor = _locked(self.path)
-            # Without a descriptor another starting run has swept the directory before we locked it. Create another one.
+            # None: another run that was starting removed the directory before this process locked it. Create another
+            # one.
             if descriptor is not None:
                 break
         self.descriptor = descriptor
@@ -59,7 +60,7 @@ def _locked(path: Path) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        # It was removed, is not a directory, or is not readable for us.
+        # The path was removed, is no directory, or is not readable for this user.
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 JAVA_MIN: Final = 17
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
-# A batch takes 30 % less time than with Spark's default manager. It checks and renames in two steps, which is safe with
-# one writer only; CheckpointLock guarantees that. It needs a file system with rename, so it is used for local paths.
+# Spark's class for writing checkpoint files. A batch takes 30 % less time than with the default class. This one checks
+# and renames in two steps, which is safe with one writer, as CheckpointLock guarantees, on a local file system.
 CHECKPOINT_FILES: Final = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
 WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
 JVM_STOP_SECONDS: Final = 30.0
-# A JVM whose connection broke gets this time to end.
+# Time, in s, for the JVM to end after its connection to this process broke.
 JVM_DEATH_SECONDS: Final = 5.0
 
 
@@ -108,7 +108,7 @@ class RunningSpark:
         self.gateway.shutdown()
         process = self.gateway.proc
         if process is not None:
-            # PySpark's JVM ends when its standard input does.
+            # PySpark's JVM exits when it reads the end of its standard input.
             process.stdin.close()
             try:
                 process.wait(JVM_STOP_SECONDS)
@@ -138,13 +138,14 @@ def start_spark(
 
     On any exception, also of a signal handler, kill the JVM and remove its files.
     """
-    # A killed JVM leaves its shuffle files and state stores behind. We can remove them from a directory of our own.
+    # Let Spark write shuffle files and state stores into this directory, because a killed JVM does not remove them.
     temporary = Scratch()
     children = child_pids()
     try:
         return _start_spark(pipeline, scratch, temporary, environ, verbose, kept_descriptor)
     except BaseException:
-        # Closing its stdin would not suffice: a JVM without PySpark's directory never reads stdin.
+        # Kill the JVM. To close its stdin would not suffice, because a JVM that does not find PySpark never reads
+        # stdin.
         _kill(child_pids() - children)
         temporary.remove()
         raise
@@ -167,7 +168,8 @@ def _start_spark(
     import kproc.spark
 
     if not verbose:
-        # PySpark also writes each error to stderr, with the JVM's stack. We report it in one line.
+        # Disable PySpark's loggers, which write each error with the JVM's stack to stderr. kproc reports the error in
+        # one line.
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
             PySparkLogger.getLogger(name).disabled = True
     conf = SparkConf(loadDefaults=False)
@@ -216,10 +218,10 @@ def child_pids() -> set[int]:
 def _kill(pids: set[int]) -> None:
     """Kill children and their process groups, and wait for the children."""
     for pid in pids:
-        # Popen itself can have waited for the child already.
+        # The child can be gone: subprocess.Popen also reaps children that have ended.
         with suppress(ProcessLookupError, ChildProcessError):
-            # The JVM leads a process group that also has its Python workers. Any other child is in our own group, which
-            # must not be killed.
+            # The JVM leads a process group with its Python workers. Another child is in the group of this process,
+            # which must not be killed.
             if os.getpgid(pid) == pid:
                 os.killpg(pid, signal.SIGKILL)
             else:
@@ -230,7 +232,7 @@ def _kill(pids: set[int]) -> None:
 def settings(
     pipeline: Pipeline, scratch: Path, environ: Mapping[str, str], temporary: Path
 ) -> dict[str, str]:
-    """Return Spark's settings. Those of the specification override ours."""
+    """Return Spark's settings. Those of the specification override kproc's defaults."""
     spark = pipeline.spark
     answer = {
         "spark.app.name": f"kproc-{pipeline.name}",
@@ -251,7 +253,7 @@ def settings(
     if spark.is_local:
         answer["spark.sql.shuffle.partitions"] = str(_local_cores(spark.master))
     else:
-        # Executors unpack the driver's files into their working directory, and start Python there.
+        # Executors on other hosts unpack the zip file with kproc into their working directory, and start Python there.
         answer["spark.executorEnv.PYTHONPATH"] = PACKAGE_NAME
         answer["spark.executorEnv.PYTHONSAFEPATH"] = "1"
     if spark.executor_memory is not None:
@@ -315,7 +317,9 @@ def package_kproc(directory: Path) -> Path:
 
 
 def worker_environment(environ: Mapping[str, str], *, is_local: bool = True) -> dict[str, str]:
-    """Return environment variables for Python workers: this interpreter, and the path of kproc if it is not installed.
+    """Return Spark's environment variables for Python workers.
+
+    They name this interpreter and, if kproc is not installed, kproc's path.
 
     On this host workers start by the script `worker-python`, which is faster. A cluster's hosts do not have that file.
     """
@@ -324,7 +328,7 @@ def worker_environment(environ: Mapping[str, str], *, is_local: bool = True) -> 
     # Spark starts workers by `python -m`, which would put the working directory in front of the standard library.
     answer = {"PYTHONSAFEPATH": "1"}
     if "PYSPARK_PYTHON" not in environ:
-        # If PySpark itself was imported from a zip, there is no installed copy that worker-python could use.
+        # worker-python needs an installed PySpark. There may be none if this process imported PySpark from a zip file.
         found = find_spec("pyspark")
         if is_local and found is not None and os.path.isfile(found.origin or ""):
             answer |= {"PYSPARK_PYTHON": str(WORKER_PYTHON), "KPROC_WORKER_PYTHON": sys.executable}

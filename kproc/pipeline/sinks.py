@@ -36,10 +36,10 @@ def start_stream(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -
     elif sink.kind == "python":
         writer = writer.foreachBatch(_function(pipeline, sink))
     elif sink.kind == "topic" and sink.connector == "kproc" and sink.mode == "update":
-        # Spark rejects the mode `update` for every sink in Python, but not for foreachBatch.
+        # Write by foreachBatch, because Spark rejects the mode `update` for every data sink in Python.
         writer = writer.foreachBatch(topic_sink(sink.bootstrap, sink.target, options=_topic_options(sink)))
     elif sink.kind == "memory":
-        # Spark names the table after the query.
+        # Spark's memory sink names its table after the query, so the query gets the table's name.
         writer = writer.format("memory").queryName(sink.target)
     else:
         writer = _configured(writer.format(_format(sink)), sink)
@@ -47,7 +47,7 @@ def start_stream(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -
 
 
 def write_table(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -> None:
-    """Write the rows of a batch sink."""
+    """Write the rows of a sink of a batch pipeline to its destination."""
     if sink.kind == "console":
         _show(sink, frame, show, "table")
     elif sink.kind == "python":
@@ -90,9 +90,9 @@ def _topic_options(sink: Sink) -> dict[str, str]:
 
 def _show(sink: Sink, rows: DataFrame, show: Show, what: str) -> None:
     """Show a batch's first rows. Python prints them, because output of the JVM would damage the live table."""
-    # One row more than is shown tells whether there are more, and costs no count of all rows.
+    # Read one row more than is shown, to know if there are more without counting all rows.
     found: list[Any] = rows.take(sink.rows + 1)
-    # An empty batch of a stream would print a header every few seconds.
+    # Do not show an empty batch of a stream, because its header would be printed every few seconds.
     if not found and what != "table":
         return
     from pyspark.sql.types import StructType

@@ -90,7 +90,7 @@ def _schema_of(table: SpecTable, kind: str, reading: _TopicReading | None, *, is
         raise table.error(
             "format", f'{reading.format} needs a schema, such as schema = "id long, at timestamp"'
         )
-    # Spark infers the schema of a batch from its files. Those of a stream arrive later.
+    # Spark infers the schema of a batch source from its files. The files of a stream can arrive after the start.
     if schema is None and kind in FILE_FORMATS and is_stream:
         raise table.error(kind, 'a stream of files needs a schema, such as schema = "id long, at timestamp"')
     return schema

@@ -50,7 +50,10 @@ _Part = TypeVar("_Part", PipelineSource, Transform, Sink)
 
 
 class Outside(NamedTuple):
-    """Settings from the command line. The first two override [pipeline]; the others are defaults for missing keys."""
+    """Settings from the command line.
+
+    bootstrap, client_config: override the keys of [pipeline]. The defaults apply if [pipeline] lacks these keys.
+    """
 
     bootstrap: str | None = None
     client_config: str | None = None
@@ -88,7 +91,7 @@ def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pip
     for what in ("source", "sink"):
         if not root.tables(what):
             errors.add([root.error(None, f"no [[{what}]]")])
-    # A misspelt key would otherwise be ignored, and its default would be used without a word.
+    # Reject keys that were not read: a misspelt key would be ignored, and its default used without a message.
     errors.run(root.finish)
     errors.raise_all()
     pipeline = Pipeline(
@@ -207,7 +210,8 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
         options=dict(table.scalars("options")),
         **_keys_of_kind(table, kind, defaults),
     )
-    # Spark's file sink only adds files, and its log of files has no way to replace earlier ones.
+    # Spark's file sink only adds files to a directory. Its log of files cannot replace earlier ones, as update and
+    # complete would have to.
     if kind in FILE_FORMATS and sink.mode not in (None, "append"):
         raise table.error("mode", f"files are written once: append, not {sink.mode}")
     if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
@@ -219,7 +223,7 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
 
 
 def _target(table: SpecTable, kind: str, defaults: Defaults) -> str:
-    """Return the topic, path, table or function that a sink writes to, or the kind of one that needs no target."""
+    """Return the topic, path, table or function that a sink writes to. For a kind without a target, return the kind."""
     if kind in ("console", "noop"):
         if not table.flag(kind):
             raise table.error(kind, "must be true")
@@ -236,7 +240,7 @@ def _keys_of_kind(table: SpecTable, kind: str, defaults: Defaults) -> dict[str, 
     """Return the fields that only sinks of this kind have in a specification."""
     common: dict[str, Any] = {"connector": defaults.connector, "bootstrap": defaults.bootstrap}
     if kind == "topic":
-        # Two places for one value could differ, and it would not be obvious which one wins.
+        # Reject an option that repeats the key bootstrap or topic: the two values could differ.
         for option in table.scalars("options"):
             if option.lower() in ("kafka.bootstrap.servers", "topic"):
                 raise table.error("options", f"{option} is given by bootstrap and topic")
@@ -268,7 +272,8 @@ def _delivery(table: SpecTable) -> str | None:
 def _name_errors(pipeline: Pipeline) -> Iterator[SpecError]:
     """Yield errors of names: views and sinks must be unique, and views defined before they are used."""
     twice = [*_twice(pipeline, (*pipeline.sources, *pipeline.transforms)), *_twice(pipeline, pipeline.sinks)]
-    # A part with a duplicate name is usually missing under its intended name, so report the duplicates alone.
+    # If a name is used twice, the name that was meant is usually missing, and views that use it seem wrong. So report
+    # the duplicates alone.
     yield from twice or _unknown_inputs(pipeline)
     yield from _target_errors(pipeline)
 

@@ -41,7 +41,7 @@ class SpecErrors:
                 return made if is_whole else None
 
     def run(self, check: Callable[[], object]) -> None:
-        """Run a check and collect its error, of which it has at most one."""
+        """Run a check, which raises at most one SpecError, and collect that error."""
         try:
             check()
         except SpecError as error:
@@ -62,7 +62,7 @@ class SpecErrors:
 def _may_follow(error: SpecError, removed: Sequence[str]) -> bool:
     """Return True if removing these keys can have caused the error.
 
-    A removed key can make others unknown, because the known keys of a table depend on its kind.
+    Without the removed key, other keys can seem unknown, because the known keys of a table depend on its kind.
     """
     text = str(error).partition("; there are ")[0]
     only_names = all(each == "name" for each in removed)

@@ -1,4 +1,4 @@
-"""Parsers of values that several parts of a specification share: names, paths, functions, triggers, watermarks."""
+"""Parsers of values that sources, transforms and sinks share: names, paths, functions, triggers, watermarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS_MS_LONG: Final = {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_60
 
 
 class Defaults(NamedTuple):
-    """Defaults of all parts, from [pipeline]. Relative paths are resolved against `directory`."""
+    """Defaults of all sources, transforms and sinks, from [pipeline]. `directory` is the base of relative paths."""
 
     directory: Path
     bootstrap: str
@@ -28,7 +28,7 @@ class Defaults(NamedTuple):
 
 
 def name_of(table: SpecTable, allowed: re.Pattern[str]) -> str:
-    """Return the part's name. Raise SpecError if it does not match `allowed`."""
+    """Return the name of a source, transform or sink. Raise SpecError if it does not match `allowed`."""
     name = table.need_text("name")
     if not allowed.fullmatch(name):
         raise table.error(
@@ -80,7 +80,7 @@ def local_path(directory: Path, path: str) -> str:
 
 
 def client_config_of(table: SpecTable, defaults: Defaults) -> str | None:
-    """Return the path of the file with the security settings: the part's, or else the pipeline's."""
+    """Return the path of the file with the security settings of a source or sink, by default that of [pipeline]."""
     written = table.text("client_config")
     return local_path(defaults.directory, written) if written else defaults.client_config
 

@@ -59,9 +59,11 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
-    """Return the number of offsets up to the ends of the logs, as `lag_between` counts them.
+    """Return the sum of the lags of a topic's partitions, as `lag_between` counts each.
 
-    None if the log ends below a committed offset: it lost records, and the lag is unknown.
+    offsets: committed offsets by partition. found: start and end of the logs by partition.
+
+    Return None if a log ends below a committed offset: it has lost records, and the lag is unknown.
     """
     if any(offset > found[partition].end for partition, offset in offsets.items() if partition in found):
         return None
@@ -85,7 +87,7 @@ def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Ex
 
 
 def _extents(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, Extent]], list[str]]:
-    """Return the logs by topic and partition, and a warning for each broker that does not respond."""
+    """Return start and end of the logs by topic and partition, and a warning for each broker that does not respond."""
     extents: dict[str, dict[int, Extent]] = {}
     warnings = []
     by_access: dict[Access, set[str]] = {}

@@ -10,7 +10,7 @@ from typing import Final
 from kproc.pipeline.errors import PipelineError
 
 CONNECTOR: Final = "spark-sql-kafka-0-10_2.13"
-# (directory in a Maven repository, artifact) of the connector, and of its dependencies that PySpark does not contain.
+# (directory in a Maven repository, artifact) of the connector, and of those of its dependencies that PySpark lacks.
 ARTIFACTS: Final = (
     ("org/apache/spark", CONNECTOR),
     ("org/apache/spark", "spark-token-provider-kafka-0-10_2.13"),
@@ -52,7 +52,8 @@ def _newest(directory: Path, artifact: str) -> Path | None:
         for path in directory.glob(f"*/{artifact}-*.jar")
         if path.name == f"{artifact}-{path.parent.name}.jar"
     ]
-    # kafka-clients 4 has another binary interface than the one that the connector was compiled against.
+    # Exclude versions from these on. The connector was compiled against kafka-clients 3, and version 4 has another
+    # binary interface.
     limits = {
         "kafka-clients": (4,),
         ARTIFACTS[0][1]: _above(_pyspark_version()),

@@ -1,4 +1,4 @@
-"""Table: strict reader of a TOML specification. The parser reads each key by name and type; unread keys are errors.
+"""SpecTable: strict reader of a TOML specification. The parser reads each key by name and type; unread keys are errors.
 
 Every error has the line of its key. `tomllib` does not return lines, so config/toml_lines.py finds them.
 """
@@ -28,7 +28,7 @@ class SpecError(Exception):
 
 
 def show(path: KeyPath) -> str:
-    """Format a path as `source[1].watermark.delay`. Indexes count from 1."""
+    """Format a path of keys as `source[1].watermark.delay`. Indexes count from 1."""
     text = ""
     for part in path:
         text += f"[{part + 1}]" if isinstance(part, int) else (f".{part}" if text else part)
