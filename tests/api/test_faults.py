@@ -286,14 +286,14 @@ def fails_produce(faulty: Broker) -> bool:
     return False
 
 
+def has_no_rule(faulty: Broker) -> bool:
+    with suppress(ClientError):  # Connections to roles that die are closed.
+        return not faulty.faults.list()
+    return False
+
+
 def test_rule_outlives_its_handler_but_not_its_client() -> None:
     """With one Handler, nobody else learns of the connection's end while that one is dead."""
-
-    def has_no_rule() -> bool:
-        with suppress(ClientError):  # A connection to a Handler that dies is closed.
-            return not faulty.faults.list()
-        return False
-
     with forked_broker()({"num.io.threads": 1, "num.network.threads": 1}) as faulty:
         faulty.create_topic("orders", partitions=4)
         for has_ended_before in (True, False):
@@ -304,7 +304,7 @@ def test_rule_outlives_its_handler_but_not_its_client() -> None:
                     lambda: fails_produce(faulty), seconds=PATIENCE_SECONDS, what="the rule acts again"
                 )
             faulty.faults.release()
-            wait_until(has_no_rule, seconds=PATIENCE_SECONDS, what="the rule is gone")
+            wait_until(lambda: has_no_rule(faulty), seconds=PATIENCE_SECONDS, what="the rule is gone")
 
 
 def test_rule_of_silent_connection_ends_with_its_processor() -> None:
@@ -319,13 +319,7 @@ def test_rule_of_silent_connection_ends_with_its_processor() -> None:
                 faulty.wait_until_idle(PATIENCE_SECONDS)
                 assert len(faulty.faults.list()) == 1
             os.kill(pids["processor"], signal.SIGKILL)
-
-            def has_no_rule() -> bool:
-                with suppress(ClientError):  # Connections to roles that die are closed.
-                    return not faulty.faults.list()
-                return False
-
-            wait_until(has_no_rule, seconds=PATIENCE_SECONDS, what="the rule is gone")
+            wait_until(lambda: has_no_rule(faulty), seconds=PATIENCE_SECONDS, what="the rule is gone")
 
 
 def test_restarted_handler_applies_the_rules() -> None:
