@@ -79,8 +79,11 @@ def _files(paths: list[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_file():
             yield path
-        for directory in _partitions(path) if path.is_dir() else ():
-            yield from _segments(directory)
+        elif path.is_dir():
+            for directory in _partitions(path):
+                yield from _segments(directory)
+        else:
+            raise Failure(f"{path}: is not a regular file")
 
 
 def _partitions(path: Path) -> list[Path]:
