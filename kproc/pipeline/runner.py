@@ -271,7 +271,7 @@ class PipelineRun:
             raise self._pipeline.error(sink, None, _error_text(error)) from error
         self._screen.print_note(f"{sink.name}: written")
 
-    # -- while they run
+    # -- the running queries
 
     def _watch(self, signals: StopSignals) -> None:
         deadline_ns = 0

@@ -266,7 +266,7 @@ def _delivery(table: SpecTable) -> str | None:
     return None if chosen is None else chosen.replace("_", "-")
 
 
-# -- names across the parts
+# -- names of sources, transforms and sinks
 
 
 def _name_errors(pipeline: Pipeline) -> Iterator[SpecError]:

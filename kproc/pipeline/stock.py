@@ -22,7 +22,7 @@ _OPTIONAL: Final = "jsr305"
 
 
 def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the needed jars that are not among the given ones. Raise PipelineError with advice if one is missing."""
+    """Return the connector's jars that `given` lacks. Raise PipelineError with advice for a missing jar."""
     names = [path.rpartition("/")[2] for path in given]
     if any(name.startswith(CONNECTOR) for name in names):
         return []

@@ -89,7 +89,7 @@ class SpecTable:
         return self._places.error(self.path if key is None else (*self.path, key), message)
 
     def key_of(self, path: KeyPath) -> str | None:
-        """Return the key of this table on the path of an error, or None if the error is not about one of its keys."""
+        """Return the key of this table that an error's path contains, or None if it contains none."""
         depth = len(self.path)
         key = path[depth] if path[:depth] == self.path and len(path) > depth else None
         return key if isinstance(key, str) and key in self._values else None

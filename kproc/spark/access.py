@@ -37,7 +37,7 @@ def is_about_security(name: str) -> bool:
 
 
 def read_security(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security settings in the options. The driver calls this before any task runs.
+    """Return the security settings in a format's options. The driver calls this before any task runs.
 
     Raises OptionError if a setting is invalid, or if the TLS context cannot be built from it.
     """

@@ -24,7 +24,7 @@ _INLINE_BYTES_MAX: Final = 12
 def binary_array(raw: bytes, at: Array | None, sizes: Array | None) -> pa.Array:
     """Return the values `raw[at : at + size]` as a binary column. A size of -1 means null.
 
-    `raw` must have 12 more bytes behind the last value, because short values are copied as three words of 4 bytes.
+    `raw` must have 12 more bytes after the last value, because short values are copied as three words of 4 bytes.
     """
     assert at is not None
     assert sizes is not None
@@ -60,7 +60,7 @@ def number_array(values: Array | None, kind: pa.DataType) -> pa.Array:
 
 
 def bytes_scalar(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
-    """Return a scalar of type binary, or of `kind`."""
+    """Return an Arrow scalar of type binary, or of `kind`, without `pa.scalar`, which would import pandas."""
     offsets = np.array([0, len(value)], np.int32)
     return pa.Array.from_buffers(kind or pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])[
         0

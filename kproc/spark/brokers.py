@@ -46,9 +46,11 @@ from kproc.wire.primitives import ZERO_UUID
 
 NO_OFFSET: Final = -1
 
-# The codes that Kafka's clients retry. BROKER_NOT_AVAILABLE is our own code for a node that Metadata does not name now.
+# The codes that Kafka's clients retry. A Cluster itself raises BROKER_NOT_AVAILABLE for a node that the newest Metadata
+# does not contain.
 RETRIABLE: Final = errors.RETRIABLE | {ErrorCode.BROKER_NOT_AVAILABLE}
-# A broker that has just restarted may not know a topic yet, and neither do all brokers when a topic was just created.
+# Time for which an unknown topic is retried. A broker that has just restarted may not know a topic yet, nor do all
+# brokers know a topic that was just created.
 UNKNOWN_TOPIC_MS: Final = 2_000
 # The first version of Fetch that names topics by id (KIP-516).
 _FETCH_BY_ID: Final = 13
@@ -61,7 +63,7 @@ class Unreachable(ClientError):
 
 
 class UnknownTopic(ClientError):
-    """The topic, or the partition of it, does not exist."""
+    """The topic or the partition does not exist."""
 
 
 class OffsetOutOfRange(ClientError):
@@ -82,7 +84,7 @@ class Connecting:
     retry_ms: int = 30_000
     backoff_ms: int = 50  # retry.backoff.ms; doubled each time up to the next
     backoff_ms_max: int = 1_000  # retry.backoff.max.ms
-    attempts_max: int | None = None  # in place of retry_ms
+    attempts_max: int | None = None  # If set, the number of attempts ends the retries instead of retry_ms.
     security: ClientSecurity = PLAINTEXT  # security.protocol, ssl.*, sasl.*
 
 
@@ -96,7 +98,7 @@ class TopicMetadata(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The response to a Fetch of one partition. `records` are whole batches; the last one may be cut off."""
+    """The response to a Fetch of one partition. `records` are record batches, of which the last can be incomplete."""
 
     records: bytes | memoryview
     aborted: list[tuple[int, int]]
@@ -115,7 +117,7 @@ class _Known:
 
 
 class Cluster:
-    """Connections to the brokers of one cluster. Owned by one thread; close it, or leave it to `cluster_of`."""
+    """Connections to the brokers of one cluster. One thread owns it, and closes it unless it is from `cluster_of`."""
 
     def __init__(self, bootstrap: str, connecting: Connecting | None = None) -> None:
         self.bootstrap = bootstrap
@@ -126,7 +128,7 @@ class Cluster:
         self._clock = SystemClock()
 
     def close(self) -> None:
-        """Close every connection; the next request opens them anew."""
+        """Close every connection. The next request opens a new one."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -138,7 +140,7 @@ class Cluster:
         rows = None if topics is None else [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         if rows == []:
             return {}
-        # A misspelt topic would otherwise be created by the query that reads it.
+        # Without this flag, a query of a misspelt topic would create that topic.
         fields = {"topics": rows, "allow_auto_topic_creation": False}
 
         def attempt() -> dict[str, TopicMetadata]:
@@ -154,7 +156,8 @@ class Cluster:
         found: dict[str, TopicMetadata] = {}
         for row in answer["topics"]:
             name, code = row["name"], row["error_code"]
-            # The topic is merely absent from the result: a pattern's topic can be deleted between two plans.
+            # Leave the topic out of the result instead of raising: a topic that matches a pattern can be deleted
+            # between two batches.
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._known.topics.pop(name, None)
                 continue
@@ -180,7 +183,7 @@ class Cluster:
         if topic is None or topic.leaders.get(partition.partition, -1) < 0:
             topic = self.metadata([partition.topic]).get(partition.topic)
         if topic is None or partition.partition not in topic.leaders:
-            # `retrying` repeats this for UNKNOWN_TOPIC_MS and then raises UnknownTopic.
+            # `retrying` repeats the look-up for UNKNOWN_TOPIC_MS and then raises UnknownTopic.
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} on {self.bootstrap}"
             )
@@ -237,7 +240,7 @@ class Cluster:
                     found[partition] = row["offset"]
         if problem is not None:
             raise problem
-        # Without this a partition that the answer leaves out would count as one without records.
+        # Reject a response that leaves out a requested partition, which would otherwise count as one without records.
         if lacking := part.keys() - found.keys():
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ListOffsets does not answer for {min(lacking)}")
 
@@ -252,11 +255,11 @@ class Cluster:
         isolation: int = READ_UNCOMMITTED,
         topic_id: bytes | None = None,
     ) -> Fetched:
-        """Return the records at the offset: up to `max_bytes`, or one batch if that is larger; maybe none.
+        """Return the records from the offset on: up to `max_bytes`, or one batch if that is larger, or none.
 
-        The first batch may begin below the offset. Raises OffsetOutOfRange if the log does not have the offset.
-        With `topic_id` records of another topic of that name are never returned: UnknownTopic is raised instead.
-        Brokers before Kafka 3.1 cannot fetch by id; they are asked by name.
+        The first batch may begin below the offset. Raises OffsetOutOfRange if the log does not have the offset. With
+        `topic_id`, if the topic of that name has another id, this raises UnknownTopic instead of returning its records.
+        Brokers before Kafka 3.1 cannot fetch by id and get the name.
         """
         fields = fetch_fields(partition, offset, limits, isolation=isolation, topic_id=topic_id)
         newest = None if topic_id is None else _FETCH_BY_ID
@@ -281,7 +284,7 @@ class Cluster:
         newest: int | None = None,
         limit_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Send a request to `node`, or to any broker, and return the response. Retry if the connection fails.
+        """Send a request to `node`, or to any broker, and return the response's fields. Retry if the connection fails.
 
         newest: the highest version to use. limit_ms: how long to retry; by default `retry_ms`.
 
@@ -301,7 +304,8 @@ class Cluster:
         def attempt() -> int:
             kind = 1 if of_transactions else 0
             fields = {"key": key, "key_type": kind, "coordinator_keys": [key]}
-            # Version 4 replaces the field `key` by a list of keys (KIP-699), and one key is enough here.
+            # Use version 3 at most: from version 4 on, the request has a list of keys instead of the field `key`
+            # (KIP-699).
             answer = self._request_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
             if answer["error_code"]:
                 code = answer["error_code"]
@@ -324,7 +328,9 @@ class Cluster:
     # -- how
 
     def retrying(self, what: str, attempt: Callable[[], _Answer], *, limit_ms: int | None = None) -> _Answer:
-        """Return the result of `attempt`. Repeat it on retriable errors for `limit_ms`, by default `retry_ms`.
+        """Call `attempt` and return its result.
+
+        Repeat the call on retriable errors for `limit_ms`, by default `retry_ms`.
 
         what: the operation's name in error messages.
 
@@ -348,7 +354,7 @@ class Cluster:
                 elif error.code not in RETRIABLE:
                     raise
                 problem = error
-            # Every retriable error can mean that the leader has moved. Ask for Metadata again before the next attempt.
+            # Every retriable error can mean that a leader has moved. So the next attempt requests Metadata again.
             self.discard_leaders()
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
             is_over = spent_ms + pause_ms > tried_ms if attempts_max is None else attempts >= attempts_max
@@ -361,7 +367,7 @@ class Cluster:
         raise AssertionError("an endless loop ended")
 
     def address(self, node: int) -> tuple[str, int]:
-        """Return host and port of a node. Raise ApiError (retriable) if the last Metadata did not name it."""
+        """Return host and port of a node. Raise ApiError (retriable) if the newest Metadata lacks the node."""
         address = self._known.nodes.get(node)
         if address is None:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} is not there")
@@ -419,8 +425,8 @@ def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> 
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise OffsetOutOfRange(partition, offset)
     if code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
-        # The id was right when the range was planned. A broker that has just started may not know it yet, so the
-        # request is retried for UNKNOWN_TOPIC_MS, as for an unknown name.
+        # The topic had this id when the range was planned. Retry for UNKNOWN_TOPIC_MS, as for an unknown name, because
+        # a broker that has just started may not know the id yet.
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"the topic of {partition} was deleted, or deleted and created again",
@@ -446,7 +452,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def pause(duration_ms: int) -> None:
-    """Sleep for this time. Nothing can wake the thread earlier."""
+    """Sleep for this time. Nothing wakes the thread earlier."""
     select.select([], [], [], duration_ms / 1000)
 
 
@@ -456,7 +462,7 @@ _clusters: dict[tuple[int, str, Connecting], Cluster] = {}
 def cluster_of(bootstrap: str, connecting: Connecting | None = None) -> Cluster:
     """Return this process's Cluster for these brokers. The first call creates it; later tasks reuse it.
 
-    The key contains the pid, so that a forked process creates its own Cluster and never uses its parent's sockets.
+    The key of the cached Cluster contains the pid, so that a forked process never uses its parent's sockets.
     """
     key = (os.getpid(), bootstrap, connecting or Connecting())
     cluster = _clusters.get(key)

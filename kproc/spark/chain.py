@@ -16,8 +16,9 @@ def record_starts(raw, begins, ends, counts, starts):  # type: ignore[no-untyped
 
     begins, ends, counts: one entry per batch: its bytes in `raw`, and its number of records.
 
-    Returns False if the records of a batch do not fill it exactly. `raw` must have PADDING (walk.py) behind the last
-    batch, because a damaged length can be read beyond the end. The result is then too long and is rejected.
+    Returns False if the records of a batch do not fill it exactly. `raw` must have PADDING (walk.py) after the last
+    batch, because the length of a damaged record can be read beyond the end of its batch. The position after that
+    record is then not the batch's end, so the batch is rejected.
     """
     row = 0
     for number in range(len(counts)):

@@ -1,7 +1,7 @@
 """Decoder: record batches from Fetch responses and segment files to Arrow record batches of the connector's schema.
 
     bytes of v2 batches --> checked, filtered, decompressed --> positions of fields --> Arrow
-       feed()                 _take_batch()                       walk.find_fields()    _emit()
+       feed()                 _enqueue_batch()                    walk.find_fields()    _emit()
 
 No Python code runs per record. The Decoder joins batches until they hold `rows_max` records or `bytes_max` bytes, and
 then works on whole columns. Columns that the query does not read are not built.
@@ -41,7 +41,8 @@ ARROW_TYPES: Final = {field.name: field.type for field in arrow_schema(tuple(COL
 
 ROWS_MAX: Final = 20_000
 BYTES_MAX: Final = 4 << 20
-# Waiting bytes after one feed that are worth an Arrow batch. Its cost per row is little above that of a larger batch.
+# If this many bytes wait at the end of a feed(), emit them as an Arrow batch. Its cost per row is little above that of
+# a larger one.
 _WORTH_BYTES: Final = 256 << 10
 
 _unpack = HEADER.unpack_from
@@ -53,11 +54,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _WaitingBatch(NamedTuple):
-    """A checked batch that waits to be emitted: its decompressed records and the bases of their deltas."""
+    """A checked batch that waits to be emitted: its decompressed records, base offset and base timestamp."""
 
     payload: Bytes
     position: int
-    """Position of the payload in the bytes that were fed. It does not apply to a decompressed payload."""
+    """Position of the payload in the bytes that were fed. Meaningless for a payload that was decompressed."""
     records: int
     base_offset: int
     last_offset: int
@@ -96,7 +97,7 @@ class Decoder:
             )
         self.next_offset = start
         self.consumed = 0
-        """Bytes of the last feed that were decoded. The rest is an incomplete batch, or lies behind `end`."""
+        """Bytes of the last feed() that were decoded. The rest is an incomplete batch, or has offsets from `end` on."""
         self.schema = arrow_schema(columns)
         self._columns = tuple(columns)
         self._name = f"{topic}-{partition}"
@@ -120,7 +121,7 @@ class Decoder:
 
     @property
     def is_done(self) -> bool:
-        """True if every offset before `end` was seen."""
+        """True if `next_offset` has reached `end`, so that no further bytes are needed."""
         return self.next_offset >= self.end
 
     def feed(self, data: Bytes, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
@@ -132,8 +133,8 @@ class Decoder:
         view = memoryview(data)
         position = self.consumed = 0
         size = len(view)
-        # A broker may cut the last batch of a partition at the byte limit of the request, so an incomplete batch is no
-        # error. The caller fetches again from next_offset.
+        # A broker can cut the last batch at the byte limit of a Fetch, so an incomplete batch is no error. The caller
+        # fetches again from `next_offset`.
         while position + LOG_OVERHEAD_BYTES < size and self.next_offset < self.end:
             total = self._enqueue_batch(view, position, transactions)
             if total == 0:
@@ -142,22 +143,26 @@ class Decoder:
             self.consumed = position
             if self._waiting_rows >= self._rows_max or self._waiting_bytes >= self._bytes_max:
                 yield from self._flush(data)
-        # Emit now instead of waiting for the next feed, because records in one buffer need not be copied together.
+        # Emit now instead of at the next feed(): the records are in one buffer and need no copy. Records of two feeds
+        # would have to be copied into one buffer.
         if self._waiting_bytes >= _WORTH_BYTES:
             yield from self._flush(data)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records that were fed and not emitted yet."""
+        """Yield Arrow batches of the records that were fed and not emitted yet."""
         return self._flush(b"")
 
     def _flush(self, data: Bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the waiting records. `data` is the buffer that is being fed; batches inside it are not copied."""
+        """Yield the waiting records.
+
+        `data` is the buffer of the present feed(), whose uncompressed batches are not copied.
+        """
         if self._waiting_rows:
             waiting, self._waiting = self._waiting, []
             self._waiting_rows = self._waiting_bytes = 0
             table = self._emit(waiting, data)
             # A single batch can hold many more records than `rows_max`. Emit its table in slices, which share its
-            # memory. A table usually ends just above `rows_max`, so only one of more than twice that is cut.
+            # memory. A table usually has a few rows more than `rows_max`, so cut it only above twice that.
             for first in range(0, table.num_rows, 2 * self._rows_max):
                 yield table.slice(first, 2 * self._rows_max)
 
@@ -174,23 +179,23 @@ class Decoder:
         header = _unpack(view, position)
         base_offset, _, _, _, crc, attributes, last_delta, _, _, producer, _, _, count = header
         last_offset = base_offset + last_delta
-        # A Fetch response, or an index entry, can begin some batches before the offset.
+        # Skip a batch below the wanted offset: a Fetch response or an index entry can begin some batches before it.
         if last_offset < self.next_offset:
             return total
-        # Kafka's CRC covers everything from the attributes on. The fields before it may change on a broker, as the
-        # leader epoch does, without making the batch wrong.
+        # Kafka's CRC covers the bytes from the attributes on. Brokers change fields before them, such as the leader
+        # epoch, without a new CRC.
         if self._check_crcs and crc32c(view[position + CRC_FROM : position + total]) != crc:
             raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
-        # Compaction removes records but leaves the last offset delta, so there may be fewer records than offsets, never
-        # more.
+        # Compaction removes records and keeps the last offset delta. So a batch can have fewer records than offsets,
+        # but never more.
         if not 0 <= count <= last_delta + 1:
             raise self._bad(base_offset, f"{count} records with a last offset delta of {last_delta}")
         if base_offset >= self.end:
             self.next_offset = base_offset
             return total
         payload = view[position + HEADER_BYTES : position + total]
-        # A marker ends a transaction (KIP-98). It takes an offset, so offsets have gaps there, but it is no record for
-        # the application.
+        # A control batch has a marker that ends a transaction (KIP-98). The marker has an offset but is no record for
+        # the user, so the offsets of the records have a gap.
         if attributes & CONTROL:
             if transactions is not None:
                 transactions.on_marker(
@@ -206,12 +211,11 @@ class Decoder:
         return total
 
     def _enqueue_records(self, header: tuple[Any, ...], payload: memoryview, position: int) -> None:
-        """Enqueue the records of a batch. They begin at this position of the buffer."""
+        """Enqueue the records of a batch, decompressed. `position` is that of the payload in the buffer."""
         base_offset, _, _, _, _, attributes, last_delta, base_ts, max_ts, _, _, _, count = header
         codec = attributes & CODEC_MASK
         raw = self._decompress(codec, payload, base_offset) if codec else payload
-        # The count comes from the header and decides how much memory is allocated for fields, so it must be
-        # plausible first.
+        # Check the header's record count against the bytes of the payload, because memory is allocated by the count.
         if count > len(raw) // record_format.RECORD_BYTES_MIN:
             raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
         append_time = max_ts if attributes & LOG_APPEND_TIME else None
@@ -222,12 +226,15 @@ class Decoder:
         self._waiting_bytes += len(raw)
 
     def _complete_bytes(self, view: memoryview, position: int) -> int:
-        """Return the bytes of the batch at the position, or 0 if its end is missing. Raise if it is no batch of v2."""
+        """Return the size of the batch at the position, or 0 if it is incomplete.
+
+        Raise KafkaError if it is no batch of v2.
+        """
         if len(view) - position <= MAGIC_AT:
             return 0
         magic = view[position + MAGIC_AT]
-        # The magic byte is at the same place in every version of the format, so it tells us before anything else is
-        # interpreted that we cannot read the batch.
+        # Check the magic byte first. It is at the same position in every version of the format, and all other fields
+        # depend on it.
         if magic != MAGIC:
             raise self._bad_format(view, position, magic)
         if len(view) - position < HEADER_BYTES:
@@ -255,13 +262,13 @@ class Decoder:
             raise self._bad(base_offset, "a control record without a type")
         return int.from_bytes(key[2:4], "big")
 
-    # -- all that waits
+    # -- the waiting batches
 
     def _emit(self, waiting: list[_WaitingBatch], data: Bytes) -> pa.RecordBatch:
         counts = np.array([batch.records for batch in waiting], np.int64)
         raw, begins, ends = _in_one_piece(waiting, data)
-        # Only a batch at the edge of the range contains records to leave out, and only that needs the offset of each
-        # record.
+        # Records outside start..end must be left out, which needs the offset of each record. Only the first and the
+        # last batch can contain such records.
         is_cut = waiting[0].base_offset < self._start or waiting[-1].last_offset >= self.end
         wanted = self._wanted._replace(offset=True) if is_cut else self._wanted
         fields = find_fields(raw, begins, ends, counts, wanted)
@@ -285,7 +292,7 @@ class Decoder:
             timestamp = self._microseconds(timestamp, waiting)
         try:
             return self._arrow(raw, fields, offset, timestamp, kind)
-        # A damaged header raises ValueError. pyarrow's ArrowInvalid is also a ValueError.
+        # A damaged record header raises ValueError, as does pyarrow's ArrowInvalid, which is a subclass.
         except ValueError:
             self._explain(waiting)
 
@@ -295,7 +302,7 @@ class Decoder:
         Raise KafkaError if they overflow. Kafka accepts any number from a producer, for example nanoseconds.
         """
         low, high = timestamps_ms.min(initial=0), timestamps_ms.max(initial=0)
-        # NumPy's product would wrap silently, and the row would get a date of another millennium.
+        # NumPy's product would overflow without an error, and the row would get a wrong date.
         if low < -TIMESTAMP_MS_MAX or high > TIMESTAMP_MS_MAX:
             raise self._bad(
                 waiting[0].base_offset,
@@ -328,13 +335,14 @@ class Decoder:
                 arrays.append(self._constants.get(name, rows))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    # -- what went wrong
+    # -- errors of damaged data
 
     def _explain(self, waiting: list[_WaitingBatch]) -> NoReturn:
-        """Parse the records once more with the reference parser, and raise its precise error."""
+        """Parse damaged batches again with the reference parser of kproc.wire, and raise its precise error."""
         for batch in waiting:
             try:
-                # Walk one record at a time, because a list of all records of a hostile batch could take gigabytes.
+                # Parse one record at a time, because a list of all records of a malicious batch could take gigabytes of
+                # memory.
                 for _ in record_format.walk_records(
                     bytes(batch.payload), batch.records, 0, batch.base_offset
                 ):
@@ -360,7 +368,7 @@ class Decoder:
 
 
 class _Aborted:
-    """Producers whose transaction is aborted at the current batch, by the rule of Kafka's consumer (CompletedFetch)."""
+    """Producers whose transaction at the current batch was aborted, by the rule of Kafka's consumer."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
@@ -376,14 +384,17 @@ class _Aborted:
         return producer in self._producers
 
     def on_marker(self, producer: int, last_offset: int, kind: int) -> None:
-        """Handle a transaction's marker. After an abort the producer's next batches are of another transaction."""
+        """Handle the marker that ends a producer's transaction.
+
+        Later batches of the producer are of another transaction.
+        """
         self._start_until(last_offset)
         if kind == _ABORT:
             self._producers.discard(producer)
 
 
 class _Constants:
-    """Columns with the same value in every row. They are built once and then sliced."""
+    """Cache of columns with the same value in every row, such as the topic. Each is built once and then sliced."""
 
     def __init__(self, topic: str, partition: int) -> None:
         number = number_array(np.array([partition], np.int32), pa.int32())[0]
@@ -400,8 +411,8 @@ class _Constants:
 def _in_one_piece(waiting: list[_WaitingBatch], data: Bytes) -> tuple[bytes, Array, Array]:
     """Return one buffer with the records of all batches, and the begin and end of each batch in it.
 
-    Uncompressed batches inside `data` are not copied, because the copy would cost more than all of numpy's work. This
-    needs PADDING bytes of `data` behind them, because find_fields reads ahead.
+    Uncompressed batches inside `data` are not copied, because the copy would cost more than all of numpy's work. They
+    need PADDING bytes of `data` after them, because find_fields reads beyond the last record.
     """
     sizes = np.array([len(batch.payload) for batch in waiting], np.int64)
     places = [batch.position for batch in waiting]
@@ -418,7 +429,10 @@ def _in_one_piece(waiting: list[_WaitingBatch], data: Bytes) -> tuple[bytes, Arr
 
 
 def _timestamps(waiting: list[_WaitingBatch], counts: Array, fields: Fields) -> Array:
-    """Return each record's timestamp in ms since 1970. With log append time it is the batch's timestamp."""
+    """Return each record's timestamp in ms since 1970.
+
+    With LogAppendTime all records of a batch have the batch's timestamp.
+    """
     timestamps: Array = np.repeat(_column(waiting, "base_timestamp"), counts) + fields.timestamp_delta
     if any(batch.append_time is not None for batch in waiting):
         stamped = np.array([batch.append_time is not None for batch in waiting])

@@ -1,4 +1,6 @@
-"""Digest of a task's rows that does not depend on their order. It shows whether a repeated task has the same rows.
+"""Digest of a task's rows that does not depend on their order.
+
+If Spark repeats a task, the digest shows if the task has the same rows.
 
 The digest is the sum of a hash of each row's key and value, because a shuffle can deliver the same rows in another
 order. Timestamps and partitions are left out, because a row without them gets the current time and the next partition.
@@ -51,7 +53,8 @@ def _hashes(column: pa.Array) -> UInt64s:
     longest = int(lengths.max(initial=0))
     count = min(_WORDS_MAX, -(-longest // _WORD))
     last = np.maximum(lengths - _WORD, 0)
-    # Adjacent words cover a row of up to 64 bytes. Spread them evenly over a longer row.
+    # Distance between the hashed words of a row. They are adjacent in a row of up to 64 bytes, and spread evenly over a
+    # longer one.
     apart = np.where(lengths <= count * _WORD, _WORD, last // max(count - 1, 1))
     masks = None if int(lengths.min(initial=_WORD)) >= _WORD else _masks(lengths)
     for number in range(count):
@@ -62,9 +65,9 @@ def _hashes(column: pa.Array) -> UInt64s:
 
 
 def _masks(lengths: Int64s) -> UInt64s:
-    """Return a mask for each row's word that clears the bytes behind the row's end. Rows can be shorter than a word."""
+    """Return a mask for the word of each row that clears bytes after the row's end. Rows can be shorter than a word."""
     bits = (np.minimum(lengths, _WORD) * 8).astype(np.uint64)
-    # numpy does not define a shift by 64 bits, so empty rows get their mask separately.
+    # numpy does not define a shift by 64 bits, so empty rows get the mask 0 separately.
     full = np.uint64(0xFFFFFFFFFFFFFFFF)
     return np.where(bits == 0, np.uint64(0), full >> ((np.uint64(64) - bits) & np.uint64(63)))
 

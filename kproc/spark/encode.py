@@ -30,13 +30,14 @@ from kproc.wire.checksum import crc32c
 from kproc.wire.compression import compress, decompress
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, TRANSACTIONAL
 
-# Kafka's DefaultRecord.MAX_RECORD_OVERHEAD: the length, the attributes and two deltas, each of the largest size. Real
-# deltas are several bytes smaller, which leaves space for the lengths of key and value and for the header count.
+# Kafka's DefaultRecord.MAX_RECORD_OVERHEAD: the largest sizes of a record's length, attributes and two deltas. Real
+# deltas are several bytes smaller, which makes up for the omitted lengths of key and value and header count.
 RECORD_OVERHEAD_BYTES_MAX: Final = 21
-# Rows are encoded in pieces of about this size. It is large enough to hide numpy's fixed costs and to fill a batch for
-# each of a few partitions, and small enough for the CPU's caches and for Arrow's 32-bit offsets.
+# Size of the pieces in which rows are encoded: large enough to hide numpy's fixed costs and to fill a batch for each of
+# a few partitions, small enough for the CPU's caches and for Arrow's 32-bit offsets.
 PIECE_BYTES: Final = 2 * 1024 * 1024
-# Below this numpy sorts the partitions as 16-bit numbers, by radix sort, which is several times as fast.
+# Below this number of partitions, partition numbers fit into 16 bits, which numpy sorts by radix sort, several times as
+# fast.
 _RADIX_PARTITIONS_MAX: Final = 1 << 15
 
 _NO_HEADERS: Final = bytes_scalar(b"\x00")
@@ -46,7 +47,7 @@ HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", 
 
 
 class RecordTooLarge(Exception):
-    """A record is larger than kafka.max.request.size. The message has its partition and size."""
+    """A record is larger than kafka.max.request.size. The message has the record's partition and size."""
 
 
 class NullHeader(Exception):
@@ -101,7 +102,7 @@ class Draft:
     def stamp(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, is_transactional: bool = False
     ) -> list[bytes | memoryview]:
-        """Return the batch as parts to send one after the other: a new header, and the records without a copy."""
+        """Return the batch's bytes as parts to send in this order: a new header, and the records without a copy."""
         header = bytearray(
             HEADER.pack(
                 0,
@@ -125,7 +126,7 @@ class Draft:
 
 
 class RecordEncoder:
-    """Encoder of rows to batches. It holds settings only.
+    """Encoder of rows to record batches. It has settings only and no state.
 
     batch_bytes: largest size of a batch of several records, by the upper bound of each record's size.
     bytes_max: largest size of a batch of one record; above it `encode` raises RecordTooLarge.
@@ -183,13 +184,13 @@ class RecordEncoder:
             if column is not None:
                 sizes += ragged(column)[1]
         largest = int(sizes.argmax())
-        # The largest record decides. If it does not fit into a request, no cut of the batches helps.
+        # Check the largest record. If it does not fit into a request, smaller batches do not help.
         if sizes[largest] + HEADER_BYTES > self._bytes_max:
             raise RecordTooLarge(
                 f"a record of {sizes[largest]} bytes for partition {partitions[largest]} is larger than "
                 f"kafka.max.request.size ({self._bytes_max})"
             )
-        # The sums give each batch's end with one binary search, instead of a loop over the rows.
+        # With cumulative sizes one binary search finds the end of a batch, instead of a loop over the rows.
         ends = np.cumsum(sizes)
         room = max(self._batch_bytes - HEADER_BYTES, 1)
         cuts = [0]
@@ -202,7 +203,7 @@ class RecordEncoder:
 
 
 def split(draft: Draft) -> tuple[Draft, Draft]:
-    """Return the records in two batches, after the broker has rejected the batch with MESSAGE_TOO_LARGE."""
+    """Divide a batch into two halves, after the broker has rejected it with MESSAGE_TOO_LARGE."""
     raw = decompress(draft.codec, draft.payload)
     records = record_format.decode_records(raw, draft.count, draft.base_timestamp, 0)
     half = draft.count // 2
@@ -224,7 +225,7 @@ def rows_bytes(rows: RowColumns) -> int:
 
 
 def join_records(rows: RowColumns, headers: pa.Array | None, cuts: Int64s) -> pa.Array:
-    """Return the records as one binary column.
+    """Encode rows as records. Return one binary column with a record in each row.
 
     Its buffer has all records one after another. `cuts` are the batches' first rows, as from `_cuts`: timestamp and
     offset deltas are relative to them.
@@ -260,7 +261,7 @@ def encode_headers(headers: pa.Array) -> pa.Array:
     """Return each row's header count and headers, encoded, as a binary column without nulls."""
     count = len(headers)
     lengths = np.asarray(headers.value_lengths().fill_null(0)).astype(np.int64)
-    # flatten() leaves out the items of null rows and those outside this slice.
+    # flatten() leaves out the headers of null rows and those outside of a sliced array, as it must.
     flat = headers.flatten()
     keys = flat.field("key").cast(pa.binary())
     values = flat.field("value").cast(pa.binary())
@@ -274,7 +275,8 @@ def encode_headers(headers: pa.Array) -> pa.Array:
         _without_nulls(values),
         _NOTHING,
     )
-    # A row's headers are adjacent, so a column of rows is the same bytes with other offsets.
+    # The headers of a row are adjacent in the buffer. So a column with all headers of each row has the same buffer,
+    # with fewer offsets.
     item_offsets = np.frombuffer(each.buffers()[1], np.int32)[: len(each) + 1]
     row_ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     row_offsets = np.ascontiguousarray(item_offsets[row_ends].astype(np.int32))
@@ -287,7 +289,7 @@ def _without_nulls(column: pa.Array) -> pa.Array:
 
 
 def _payload_lengths(column: pa.Array) -> Int64s:
-    """Return the length of each row of a binary column, and -1 for null, as records encode both."""
+    """Return the length of each row of a binary column, and -1 for null, as in the format of records."""
     lengths = ragged(column)[1]
     if column.null_count:
         lengths[np.asarray(column.is_null())] = -1
@@ -328,11 +330,11 @@ def _varints(fields: list[Int64s]) -> pa.Array:
 
 
 def _scatter(data: np.ndarray[Any, np.dtype[np.uint8]], at: Int64s, field: Int64s, width: Int64s) -> None:
-    """Write each number as a varint at its position."""
+    """Write each number of `field` as a varint of `width` bytes at its position `at` in `data`."""
     if not len(field):
         return
     widest = int(width.max())
-    # Most deltas and lengths of small records take one byte, and then the varint is the number itself.
+    # Fast path: most deltas and lengths of small records take one byte, and a varint of one byte is the number itself.
     if widest == 1:
         data[at] = field
         return

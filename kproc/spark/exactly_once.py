@@ -1,7 +1,8 @@
 """Commit protocol that writes each batch of a Spark query to topics exactly once. No Spark, no sockets.
 
-A batch consists of tasks. Each task writes its rows in its own transaction and leaves it open. Spark's driver then
-decides for all of them. The broker stores three things, all named after the write (a query's id):
+A batch consists of tasks. Each task writes its rows in its own transaction and leaves it open. Then Spark's driver
+commits the transactions of all tasks or aborts them. The broker stores three things, all named after the write (a
+query's id):
 
     transaction  NAME-<task>          of a task; its next attempt fences this one by InitProducerId
     mark         group NAME-<task>    batch + 1, as an offset that is committed in the task's transaction, with the rows
@@ -19,7 +20,7 @@ decides for all of them. The broker stores three things, all named after the wri
             9 commit each
 
 A transaction is committed only if a decision lists it. After a crash before 8 no reader sees any row, and Spark may cut
-and run the batch again in any way. After a crash behind 8 the next run commits the remaining transactions on the list.
+and run the batch again in any way. After a crash after 8 the next run commits the remaining transactions on the list.
 If that run comes so late that brokers have aborted listed transactions (transaction.timeout.ms), their tasks write
 their rows again. The digest in the decision must then match, because other tasks' rows may be committed already.
 """
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
     from kproc.spark.transactions import Transactions
 
 DRIVER: Final = "driver"
-# A broker stores up to 4096 bytes of metadata with an offset (offset.metadata.max.bytes). Base64 makes 4000 of 3000.
+# Bytes of one text of a decision. A broker stores up to 4096 bytes of metadata with an offset
+# (offset.metadata.max.bytes), and base64 turns 3000 bytes into 4000.
 CHUNK_BYTES: Final = 3_000
-# Slots of a decision: task, producer id, epoch, records, digest.
+# Encoded form of one Slot of a decision: task, producer id, epoch, records, digest.
 _SLOT: Final = struct.Struct(">iqhqI")
 _STABLE_TRIES: Final = 20
-# The batch of a Decision if none was written. Spark's batches start at 0.
+# Batch number of a Decision if the broker has none. Spark's batches start at 0.
 _NONE: Final = -1
 
 
@@ -54,7 +56,7 @@ class Unsettled(ClientError):
 
 
 class TransactionLost(ClientError):
-    """A transaction of this batch was ended before the driver could commit it."""
+    """A transaction of this batch was ended by another process or a timeout before the driver committed it."""
 
 
 class OtherRows(ClientError):
@@ -79,12 +81,15 @@ class Slot(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Number and digest of the records. Both must match when the task runs again."""
+        """Number and digest of the task's records. Both must match if the task runs again after a partial commit."""
         return self.records, self.digest
 
 
 class PreparedTask(NamedTuple):
-    """An open transaction with all rows of a task. `place` is one of its partitions, for `Transactions.is_open`."""
+    """An open transaction with all rows of a task.
+
+    `place` is a partition in the transaction, for `Transactions.is_open`.
+    """
 
     slot: Slot
     place: TopicPartition
@@ -100,7 +105,7 @@ class Decision(NamedTuple):
 class BatchCommit:
     """The commit of one batch, in one task or in the driver. The steps are those of the module's docstring.
 
-    has_marks: False for a batch that is never run again. It then needs neither mark nor decision.
+    has_marks: False for a batch that Spark never runs again, so that it needs neither mark nor decision.
     """
 
     def __init__(self, broker: Transactions, name: str, batch: int, *, has_marks: bool = True) -> None:
@@ -109,14 +114,14 @@ class BatchCommit:
         self._batch = batch
         self._has_marks = has_marks
         self.is_decided = False
-        """True if this batch, or a later one, was decided before."""
+        """True if an earlier attempt has decided this batch, or a later one was decided."""
 
     # -- a task
 
     def is_done(self, task: int) -> bool:
         """Return True if this task need not write.
 
-        Its batch or a later one is decided then, and its rows are committed, if necessary by this call (steps 1 and 2).
+        If the task's batch is decided, commit its listed transaction (steps 1 and 2).
         """
         if not self._has_marks:
             return False
@@ -125,14 +130,14 @@ class BatchCommit:
         if not self.is_decided:
             return False
         listed = decision.slots.get(task) if decision.batch == self._batch else None
-        # A task that the decision does not list wrote no rows, or the batch had other tasks. The listed tasks are the
-        # batch's content, so there is nothing to write.
+        # A task that the decision does not list wrote no rows, or Spark had cut the batch into other tasks. The listed
+        # tasks have all rows of the batch, so this task writes nothing.
         return listed is None or self._broker.finish(self._identity(listed), commit=True)
 
     def start(self, task: int) -> ProducerIdentity | None:
         """Begin the task's transaction, which fences its other attempts.
 
-        Return None if one of them has committed the rows (steps 3 and 4).
+        Return None if another attempt of the task has committed the rows (steps 3 and 4).
         """
         identity = self._broker.init(self._id(task))
         return None if self._is_marked(task) else identity
@@ -157,7 +162,7 @@ class BatchCommit:
     def commit(self, prepared: Sequence[PreparedTask], done: Iterable[int]) -> None:
         """Decide the batch and commit its transactions, in the driver (steps 6 to 9).
 
-        `done` are the tasks that found their rows committed.
+        done: the tasks that wrote nothing, because they found their rows committed.
 
         Raises TransactionLost if a transaction is not open any more, and OtherRows if a partly committed batch differs.
         """
@@ -167,7 +172,7 @@ class BatchCommit:
             return
         driver = self._broker.init(self._id(DRIVER))
         decision = self._decision()
-        # A newer run of the query has decided a later batch, so this driver is a leftover and may not commit.
+        # A newer run of the query has decided a later batch. So this driver belongs to an old run, and must not commit.
         if decision.batch > self._batch:
             for each in prepared:
                 self.abort_task(self._identity(each.slot))
@@ -181,14 +186,14 @@ class BatchCommit:
         self._commit_each(slots.values())
 
     def abort(self, prepared: Sequence[PreparedTask], failed: Iterable[int]) -> None:
-        """Abort the prepared transactions, and those that the `failed` tasks may have left open.
+        """Abort the prepared transactions, and those that the `failed` tasks possibly left open.
 
         If the batch is decided, its listed transactions stay open, and the next run commits them. Spark can kill a task
         before it aborts its own transaction, so the driver aborts those of all failed tasks.
         """
         decision = Decision(_NONE, {})
         if self._has_marks:
-            # InitProducerId completes or aborts a decision that was being written, so that the next read is final.
+            # InitProducerId ends the driver's open transaction, so that no decision is pending when it is read next.
             self._broker.init(self._id(DRIVER))
             decision = self._decision()
         for each in prepared:
@@ -202,7 +207,7 @@ class BatchCommit:
     def sweep(self, prepared: Iterable[PreparedTask]) -> list[str]:
         """Abort open transactions of tasks that this batch does not have, and return their ids.
 
-        An earlier run left them behind. Readers of committed records would wait for them until they time out.
+        A crashed run left these transactions open. Readers of committed records would wait until they time out.
         """
         prefix = f"{self._name}-"
         kept = {self._id(each.slot.task) for each in prepared}
@@ -224,14 +229,14 @@ class BatchCommit:
     ) -> None:
         """Commit the rest of a batch that an earlier run decided and did not finish.
 
-        prepared: transactions of tasks that found their listed one aborted, and wrote their rows again.
+        prepared: new transactions of tasks whose listed transaction was aborted, and which wrote their rows again.
         """
         again: dict[int, Slot] = {}
         for task, listed in decision.slots.items():
             new = prepared.get(task)
             if new is not None:
-                # The task's InitProducerId (step 3) ended the listed transaction, and the task found no mark (step 4).
-                # So the listed transaction was not committed, and the task has written its rows again.
+                # The task's InitProducerId (step 3) ended its listed transaction, and the task found no mark (step 4).
+                # So that transaction was aborted, and the task has written its rows again.
                 if new.slot.rows != listed.rows:
                     raise OtherRows(self._other_rows(task, listed.records, new.slot.records))
                 again[task] = new.slot
@@ -248,7 +253,7 @@ class BatchCommit:
     def _is_committed(self, listed: Slot) -> bool:
         """Return True if the rows of a listed task are committed.
 
-        The task is one that Spark does not run any more (steps 2 to 4).
+        Used for a task of the decision that Spark did not run in this attempt (steps 2 to 4).
         """
         if self._broker.finish(self._identity(listed), commit=True):
             return True
@@ -281,7 +286,7 @@ class BatchCommit:
         if not self._broker.finish(driver, commit=True):
             raise TransactionLost(f"another driver of {self._name} has taken over: nothing was committed")
 
-    # -- what both read
+    # -- read by tasks and driver
 
     def _decision(self) -> Decision:
         group = self._id(DRIVER)
@@ -291,7 +296,8 @@ class BatchCommit:
                 return Decision(_NONE, {})
             count = chunk_count(first.text)
             marks = self._stable_marks(group, range(count)) if count > 1 else {0: first}
-            # Another driver can write a new decision between the two reads. Then read again.
+            # If another driver has written a new decision between the two reads, their texts do not belong together.
+            # Then read again.
             if all(mark.offset == first.offset for mark in marks.values()) and (
                 chunk_count(marks[0].text) == count
             ):
@@ -307,7 +313,8 @@ class BatchCommit:
                 return self._broker.marks(group, partitions)
             except Unsettled:
                 self._broker.wait()
-        # The process that holds the transaction is dead or too slow. InitProducerId aborts it.
+        # The process with the open transaction is dead or too slow. InitProducerId aborts the transaction, so that the
+        # offsets become final.
         self._broker.init(group)
         return self._broker.marks(group, partitions)
 

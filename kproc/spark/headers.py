@@ -22,8 +22,8 @@ def header_array(
 ) -> pa.Array:
     """Return the column of headers.
 
-    at: position of each record's first header in `raw`. counts: number of headers of each record. ends: position
-    behind each record.
+    at: position of each record's first header in `raw`. counts: number of headers of each record. ends: position after
+    each record.
 
     Raises ValueError if headers do not fill their record exactly.
     """
@@ -33,8 +33,8 @@ def header_array(
     has_some = counts > 0
     if not has_some.any():
         return pa.nulls(rows, arrow_type)
-    # Four numbers for each header: key position, key bytes, value position, value bytes. One flat array avoids an
-    # object for each header.
+    # Four numbers for each header: key position, key bytes, value position, value bytes. They are in one flat array, to
+    # save a Python object for each header.
     flat = array("q")
     for position, count, end in zip(
         at[has_some].tolist(), counts[has_some].tolist(), ends[has_some].tolist(), strict=True
@@ -58,9 +58,9 @@ def _text(keys: pa.Array) -> pa.Array:
 
 
 def _read_headers(raw: bytes, position: int, count: int, end: int, append: Callable[[int], None]) -> None:
-    """Append position and length of each key and value of a record's headers.
+    """Append position and length of each key and value of one record's headers to a flat array.
 
-    Nearly every varint has one byte. That case is written out, because a call costs several times as much.
+    Nearly every varint has one byte. That case is decoded inline, because a function call costs several times as much.
     """
     try:
         for _ in range(count):
@@ -68,7 +68,7 @@ def _read_headers(raw: bytes, position: int, count: int, end: int, append: Calla
             position += 1
             if size > 127:
                 size, position = read_unsigned_varint(raw, position - 1)
-            # Lengths are zigzag-encoded, so an odd one is negative, which stands for null.
+            # Lengths are zigzag-encoded, so an odd number is a negative length, which means null.
             if size & 1:
                 raise ValueError("a record's header has no key")
             append(position)

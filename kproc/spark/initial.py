@@ -2,7 +2,7 @@
 
 Spark's checkpoint does not store the initial offsets. If Spark restarts before it has planned the first batch, it asks
 for them again, and `startingOffsets=latest` would then skip the records in between. Once the first batch is planned,
-its end offset carries its start (`offsets.py`), and the file is no longer needed.
+the document with its end also has its start (`offsets.py`), and the file is no longer needed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InitialOffsets:
         name = options.source_name
         if name is None:
             described = f"{options.subscription.kind.value} {options.subscription}"
-            # A hash, because a subscription can be longer than a file name may be.
+            # Use a hash, because a subscription can be longer than a file name may be.
             name = "source-" + hashlib.sha256(described.encode()).hexdigest()[:12]
         elif not re.fullmatch(r"[\w.-]+", name):
             raise OptionError(
@@ -75,8 +75,8 @@ class InitialOffsets:
                 json.dump(document, file)
                 file.flush()
                 os.fsync(file.fileno())
-            # A rename is atomic, so a reader sees no half document. fsync comes first: a rename can reach the disk
-            # before the data does.
+            # Sync the file before the rename: the rename can reach the disk before the data, and a crash would leave an
+            # empty file. The rename is atomic, so that a reader never sees half a document.
             beside.replace(self.path)
         except OSError as error:
             raise OptionError(f"checkpointState: cannot write {self.path}: {error.strerror}") from error

@@ -1,7 +1,7 @@
 """Lane: the batches of one partition, their order and their sequences.
 
-A batch gets its sequence when it is first sent and keeps it in every retry. Queued batches are in order; one that comes
-back unwritten is queued again before all with later sequences.
+A batch gets its sequence when it is first sent and keeps it in every retry. Queued batches are in order. A batch that
+the broker did not write is queued again before all batches with later sequences.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Lane:
         return f"{self.topic}-{self.partition}"
 
     def append(self, draft: Draft, deadline_ns: int) -> None:
-        """Enqueue a batch behind the others. `deadline_ns` is the end of its delivery timeout."""
+        """Enqueue a new batch after the others. `deadline_ns` is the end of its delivery timeout."""
         self.queued.append(QueuedBatch(draft, deadline_ns, (self.batch_count,)))
         self.batch_count += 1
 
@@ -83,7 +83,7 @@ class Lane:
         self.under_way.append(batch)
         batch.attempts += 1
         if batch.identity is None:
-            # KIP-98: the sequences of a new producer id begin at 0.
+            # KIP-98: a broker expects the sequences of a new producer id to begin at 0.
             if self.identity != identity:
                 self.identity, self.next_sequence = identity, 0
             batch.identity = identity
@@ -108,15 +108,15 @@ class Lane:
         """
         self.under_way.remove(batch)
         at = 0
-        # Batches that were sent later may be queued again already. A broker rejects a sequence that comes before its
-        # predecessor.
+        # Insert it before later batches that are queued again already, because a broker rejects a sequence that arrives
+        # before its predecessor.
         while at < len(self.queued) and self.queued[at].order < batch.order:
             at += 1
         self.queued.insert(at, batch)
         self.window = 1
 
     def split(self, batch: QueuedBatch) -> list[QueuedBatch]:
-        """Replace a batch in flight by its two halves and return them. They share its range of sequences."""
+        """Replace a batch in flight by its two halves and return them. They share the batch's range of sequences."""
         halves = []
         sequence = batch.sequence
         for number, draft in enumerate(split(batch.draft)):

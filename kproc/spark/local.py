@@ -48,7 +48,7 @@ def local_files(
 ) -> PartitionFiles | None:
     """Return the partition's files, or None if the task must use Fetch.
 
-    `planned_id` is the topic's id when the range was planned. Files of a later topic of the same name are not read.
+    planned_id: the topic's id when the range was planned, so that files of a later topic of the same name are not read.
 
     Raises WrongDirectory if the user's path is not the leader's data directory.
     """
@@ -60,7 +60,7 @@ def local_files(
         if directory is None:
             return None
         topic = cluster.metadata([partition.topic]).get(partition.topic)
-    # The Fetch that follows retries, and reports the error if it lasts.
+    # Fall back to Fetch, which retries and reports the error if it persists.
     except ClientError as error:
         logger.debug("no files of %s: %s", partition, error)
         return None
@@ -70,8 +70,7 @@ def local_files(
     except (OSError, Corrupt) as error:
         logger.debug("no files of %s: %s", partition, error)
         return None
-    # The directory's name says nothing about a topic that was deleted and created again: only the id tells whose
-    # records these are.
+    # Compare topic ids: if the topic was deleted and created again, the directory of the old topic has the same name.
     if topic is None or topic_id is None or topic_id != topic.topic_id or topic_id == ZERO_UUID:
         return None
     if planned_id is not None and planned_id != topic_id:
@@ -82,7 +81,7 @@ def local_files(
 
 
 def _data_directory(wanted: str, cluster: Cluster, partition: TopicPartition) -> Path | None:
-    """Return the leader's data directory, or None. Each process looks once for each node."""
+    """Return the leader's data directory, or None if the task must use Fetch. Cached per process and node."""
     node = cluster.leader(partition)
     key = (os.getpid(), cluster.bootstrap, wanted, node)
     if key not in _found:
@@ -96,7 +95,7 @@ def _directory_by_status(cluster: Cluster, node: int) -> Path | None:
     host, port = cluster.address(node)
     if not _is_loopback(host):
         return None
-    # Use a new connection, because a broker that is not kproc closes it. Fetch must not lose its own.
+    # Use a new connection: a broker that is not kproc closes it, and the connection for Fetch must stay open.
     try:
         security = cluster.connecting.security
         with Client.connect(host, port, timeout_ms=_ASK_MS, security=security) as client:
@@ -116,8 +115,7 @@ def _directory_by_status(cluster: Cluster, node: int) -> Path | None:
 def _validated(directory: Path, cluster: Cluster, node: int) -> Path:
     """Return the directory if it is the node's data directory. Raise WrongDirectory otherwise."""
     fields = {"topics": [], "allow_auto_topic_creation": False}
-    # Two brokers on one host can have topics of the same name, so the directory must prove that it belongs to the
-    # leader.
+    # Compare cluster id and node id, because two brokers on one host can have topics of the same name.
     theirs = cluster.call(ApiKey.METADATA, fields)["cluster_id"]
     try:
         ours = read_meta_properties(OsFs(), directory)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from kproc.spark.decode import Decoder
 
 CHUNK_BYTES: Final = 4 << 20
-"""Size of a read. With larger reads page faults on new memory cost more than the saved calls."""
+"""Size of a read in bytes. Larger reads save calls, but page faults on new memory cost more than that."""
 _CHUNK_BYTES_MAX: Final = 1 << 30
 _fs = OsFs()
 
@@ -72,7 +72,7 @@ class PartitionFiles:
     topic: str
     partition: int
     checkpoint: int = 0
-    """Log start offset in the data directory's checkpoint. Records below it were deleted."""
+    """Log start offset in the data directory's log-start-offset-checkpoint. Records below it were deleted."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} in {self.directory.parent}"
@@ -81,19 +81,19 @@ class PartitionFiles:
     def segments(self) -> SegmentDirectory:
         return SegmentDirectory(self.directory)
 
-    # -- where it begins and ends
+    # -- start and end of the log
 
     def find_start_offset(self) -> int:
         """Return the first offset that a reader can read."""
         bases = self.segments.bases()
         if not bases:
             return 0
-        # Brokers write the checkpoint periodically. After a topic was deleted and created again, it can still have the
-        # former topic's offset. An offset above the end shows that.
+        # Brokers write the checkpoint periodically. For a topic that was deleted and created again it can still have
+        # the former topic's offset. Ignore an offset above the log's end.
         return max(bases[0], self.checkpoint) if self.checkpoint <= self.find_end_offset() else bases[0]
 
     def find_end_offset(self) -> int:
-        """Return the offset behind the last complete batch."""
+        """Return the offset after the last complete batch."""
 
         def find(bases: list[int]) -> int:
             if not bases:
@@ -110,14 +110,16 @@ class PartitionFiles:
         size = os.fstat(descriptor).st_size
         positions = self.segments.offset_index(base)[1]
         last = int(positions[-1]) if len(positions) else 0
-        # Start at the last index entry. If no batch is found there, the index is of another file: start at 0.
+        # Start at the last index entry. If there is no batch at that position, the index belongs to another version of
+        # the file: start at 0.
         for begin in (last, 0):
             end = None
             try:
                 for _, header in walk_checked(_fs, descriptor, begin, size, believed_end=0):
                     end = last_offset_of(header) + 1
             except BadBatch:
-                # The tail is being written now, was torn by a crash, or consists of zeros that Kafka preallocated.
+                # The log ends before these bytes: a batch that is being written or was torn by a crash, or zeros that
+                # Kafka preallocated.
                 pass
             if end is not None:
                 return end
@@ -126,7 +128,7 @@ class PartitionFiles:
     def last_stable_offset(self) -> int:
         """Return the first offset of the oldest open transaction, or the log's end.
 
-        The state comes from the newest readable producer snapshot and the batches behind it.
+        The open transactions come from the newest readable producer snapshot and the batches after it.
         """
         return self.segments.repeat_until_listed(self._last_stable_offset)
 
@@ -141,7 +143,7 @@ class PartitionFiles:
             try:
                 entries = decode_snapshot(content)
             except Corrupt:
-                # The broker is writing this snapshot. An older one works as well, with more batches to walk.
+                # The broker is possibly writing this snapshot. Use an older one, with more batches to read after it.
                 continue
             opened = {each.producer_id: each.open_txn_offset for each in entries if each.open_txn_offset >= 0}
             begin = base
@@ -150,8 +152,8 @@ class PartitionFiles:
             if header[ATTRIBUTES] & CONTROL:
                 opened.pop(header[PRODUCER_ID], None)
             elif header[ATTRIBUTES] & TRANSACTIONAL:
-                # A producer has at most one open transaction in a partition (KIP-98), and its first batch is where it
-                # begins.
+                # KIP-98: a producer has at most one open transaction in a partition. Keep the offset of its first
+                # batch.
                 opened.setdefault(header[PRODUCER_ID], header[BASE_OFFSET])
         return min([end, *opened.values()])
 
@@ -189,8 +191,8 @@ class PartitionFiles:
     def _offset_of_time(self, bases: list[int], timestamp_ms: int) -> int | None:
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             entries = self.segments.time_index(base)
-            # Skip a segment whose newest timestamp is older. Always read the active one, whose time index lags behind
-            # its records.
+            # Skip a segment whose newest timestamp is older. Always read the active segment, because its newest records
+            # have no entry in the time index yet.
             if following is not None and len(entries) and entries["timestamp"][-1] < timestamp_ms:
                 continue
             earlier = int(np.searchsorted(entries["timestamp"], timestamp_ms, side="left")) - 1
@@ -212,8 +214,8 @@ class PartitionFiles:
                         if record.timestamp_ms >= timestamp_ms:
                             return record.offset
         except BadBatch as error:
-            # The tail of the last segment can be incomplete, because its owner may be writing it. Anywhere else it is
-            # damage.
+            # The last segment can end with an incomplete batch, which a broker may be writing. In another segment that
+            # is damage.
             if not is_last:
                 raise Corrupt(f"{self.segments.path(base)}: {error}") from None
         finally:
@@ -221,7 +223,7 @@ class PartitionFiles:
         return None
 
     def pieces(self, start: int, end: int, bytes_max: int) -> list[tuple[int, int]]:
-        """Return the offsets start..end as ranges of about `bytes_max` bytes. Cuts are at entries of the index."""
+        """Divide the offsets start..end into ranges of about `bytes_max` bytes, at entries of the offset indexes."""
         cuts = [start]
         bases = self.segments.bases()
         taken = 0
@@ -232,7 +234,7 @@ class PartitionFiles:
             last_offsets, positions = self.segments.offset_index(base)
             size, since = self.segments.size(base), self.segments.indexed(base, start)[1]
             while (entry := int(np.searchsorted(positions, since + bytes_max - taken))) < len(positions):
-                # An entry has the last offset of its batch, so the range can end behind it.
+                # An index entry has the last offset of its batch, so a range can end after that offset.
                 cuts.append(int(last_offsets[entry]) + 1)
                 since, taken = int(positions[entry]), 0
             taken += max(0, size - since)
@@ -255,7 +257,7 @@ class PartitionFiles:
             if name not in names and name + DELETED_SUFFIX not in names:
                 continue
             index = TxnIndex(_fs, self.directory / name)
-            # The segment itself can be open under its `.deleted` name.
+            # If the segment was deleted after it was opened, its transaction index has a `.deleted` name, too.
             if index.is_empty:
                 index = TxnIndex(_fs, self.directory / (name + DELETED_SUFFIX))
             overlapping, is_all = index.overlapping(start, end)
@@ -270,7 +272,7 @@ class PartitionFiles:
         """Yield Arrow batches from `decoder.next_offset` on, until the decoder is done or the files end.
 
         Afterwards `decoder.next_offset` is the first offset that was not read. Raises OffsetGone if the log starts
-        behind the offset, and Corrupt for damage before the tail.
+        above the first offset, and Corrupt for damage before the tail.
         """
         looks = 0
         while not decoder.is_done:
@@ -288,7 +290,8 @@ class PartitionFiles:
                 except FileNotFoundError:
                     is_whole = False
                     break
-                # All earlier offsets were in the segments before this one. Compaction removed those that are missing.
+                # All offsets below this segment's base were in earlier segments. Compaction has removed the missing
+                # ones, so skip them.
                 decoder.next_offset = max(decoder.next_offset, min(base, decoder.end))
                 try:
                     yield from self._read_segment(base, descriptor, decoder, aborted, base == bases[-1])

@@ -33,7 +33,8 @@ _SIMPLE: Final[OptionTable] = {
     "check.crcs": ("check_crcs", read_flag),
 }
 _KNOWN: Final = (*_SIMPLE, "path", "startingOffsets", "endingOffsets", "includeHeaders")
-# Options of format("kproc") that users will try here, and the names of the options that do the same.
+# Options of format("kproc") that users may try with format("kproc-log"), and the text about the option that does the
+# same.
 _REFUSED: Final = {
     "subscribe": "it is topics here",
     "subscribepattern": "it is topicsPattern here",
@@ -43,7 +44,7 @@ _REFUSED: Final = {
     "kafka.bootstrap.servers": "path names the data directory; no broker is asked",
 }
 
-# Topic -> partition -> offset, EARLIEST or LATEST. A single number is for all partitions.
+# Offset, EARLIEST or LATEST, by topic and partition. A single number is for all partitions.
 Offsets = int | dict[str, dict[int, int]]
 
 

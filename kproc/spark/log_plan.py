@@ -22,7 +22,7 @@ from kproc.spark.log_files import PartitionFiles
 from kproc.spark.log_options import LogOptions, Offsets
 from kproc.spark.option_values import OptionError
 
-# A pattern never matches these topics. The option `topics` can name them.
+# The option `topicsPattern` never matches these topics. The option `topics` can name them.
 INTERNAL_TOPICS: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
@@ -76,7 +76,7 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
 def _log_start(starts: OffsetCheckpoint, path: Path, topic: str, partition: int) -> int:
     """Return a partition's log start by the checkpoint, or 0.
 
-    In a directory of Apache Kafka the checkpoint has no topic ids, and its names count, as they do for Kafka.
+    Apache Kafka's checkpoint has no topic ids. Then use the entry with the topic's name, as Kafka does.
     """
     named = starts.by_name.get((topic, partition), 0)
     fs = OsFs()
@@ -132,10 +132,11 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
     """
     low = files.find_start_offset()
     high = files.find_end_offset()
-    # The first records of an open transaction may be deleted already, so its first offset can be below the log's start.
+    # The last stable offset is that of an open transaction's first record. It can be below the log's start if that
+    # record was deleted.
     if options.isolation == READ_COMMITTED:
         high = max(low, files.last_stable_offset())
-    # Sync first, so that a power loss cannot remove records that this job has read.
+    # Sync before the read, so that a power loss cannot remove records that this job has read.
     files.segments.sync()
     start = _offset_of(files, options.starting)
     end = _offset_of(files, options.ending)
@@ -143,7 +144,7 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
     end = high if end == LATEST else end
     if options.starting_timestamp is not None:
         found = files.offset_of_time(options.starting_timestamp)
-        # If no record is as new as the time, the read begins at the end, as with Kafka's offsetsForTimes.
+        # If no record has this timestamp or a later one, begin at the log's end, as with Kafka's offsetsForTimes.
         start = high if found is None else min(max(low, found), high)
     if options.ending_timestamp is not None:
         found = files.offset_of_time(options.ending_timestamp)

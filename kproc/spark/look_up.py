@@ -23,7 +23,7 @@ from kproc.wire.primitives import ZERO_UUID
 logger = logging.getLogger(__name__)
 
 SETTLE_MS: Final = 2_000
-"""Time after which a missing partition or offset counts as lost. A starting Kafka broker needs some 100 ms."""
+"""Time, in ms, after which a missing partition or offset counts as lost. A starting Kafka broker needs some 100 ms."""
 SETTLE_PAUSE_MS: Final = 100
 
 
@@ -33,7 +33,7 @@ class DataLoss(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The subscribed partitions and the ids of their topics, by one Metadata answer.
+    """The subscribed partitions and the ids of their topics, from one Metadata response.
 
     Offsets are requested after it. If a topic is deleted and created again in between, tasks fetch by the former id
     and report a loss. They never read records of the later topic.
@@ -65,7 +65,10 @@ class PlannedLogs:
 
 
 class LookUp:
-    """The driver's view of the topics. Each reader has one. All of a process share their connections."""
+    """The driver's look-ups of partitions and offsets.
+
+    Each reader has one, and all of a process share their connections.
+    """
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -112,7 +115,8 @@ class LookUp:
             return self._topics
         subscription = self._options.subscription
         if subscription.kind is SubscriptionKind.PATTERN:
-            # The pattern can match anywhere in the name, as in Spark's connector. It never matches internal topics.
+            # As in Spark's connector, the pattern can match anywhere in a topic's name, and never matches internal
+            # topics.
             found = re.compile(subscription.pattern).search
             every = self.cluster.metadata()
             topics = {name: topic for name, topic in every.items() if found(name) and not topic.is_internal}
@@ -139,7 +143,7 @@ class LookUp:
                 return self.log_starts(partitions)
             except UnknownTopic:
                 left = _existing(partitions, self.cluster.metadata({each.topic for each in partitions}))
-                # Metadata still has all of them, so there is none to leave out.
+                # Metadata has all of these partitions, so no partition can be left out: raise the error.
                 if len(left) == len(partitions):
                     raise
                 partitions = left
@@ -152,8 +156,9 @@ class LookUp:
     def planned(self, ranges: Collection[Range], ids: TopicIds) -> PlannedLogs:
         """Return log starts and ends for a planned batch. `ids` are the ids of its topics when it was planned.
 
-        If a partition is missing or ends below its range, this checks again for SETTLE_MS, because a broker that has
-        just started may not have loaded it yet. It does not wait for a topic with another id: that is another topic.
+        If a partition is missing or ends below its range, repeat the look-up for SETTLE_MS, because a broker that has
+        just started may not have loaded the partition yet. Do not wait for a topic with another id: it was created
+        again.
         """
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
         while True:
@@ -173,7 +178,8 @@ class LookUp:
     def newest(self, start: Mapping[TopicPartition, int]) -> LogEnds:
         """Return the current ends of all subscribed partitions. Missing ones are left out.
 
-        `start` is the offset up to which each was read. If one seems lost, this checks again for SETTLE_MS.
+        start: the offset up to which each partition was read. If a partition seems lost, repeat the look-up for
+        SETTLE_MS.
         """
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
         while True:
@@ -199,7 +205,8 @@ class LookUp:
     def bounds(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Return the offsets at which a batch query begins and ends, by its options.
 
-        Both are of the same partitions. If one is deleted in between, this raises UnknownTopic.
+        Both have the same partitions. Raises UnknownTopic if a partition is deleted between the requests for start and
+        end.
         """
         start = self._resolve(self._options.starting, partitions, is_start=True)
         end = self._resolve(self._options.ending, partitions, is_start=False)
@@ -240,7 +247,7 @@ class LookUp:
         return {**found, **(self.log_ends(late) if late else {})}
 
     def _within_logs(self, position: Position, fixed: Offsets) -> Offsets:
-        """Return the offsets, limited to the range of their logs. Report an offset outside as a loss."""
+        """Return the fixed offsets, limited to the range of each log. Report an offset outside of its log as a loss."""
         if not fixed:
             return {}
         starts, ends = self.log_starts(fixed), self.log_ends(fixed)
@@ -257,7 +264,10 @@ class LookUp:
         return result
 
     def report_loss(self, sentences: list[str]) -> None:
-        """Raise DataLoss, or log a warning with failOnDataLoss=false. Do nothing without sentences."""
+        """Raise DataLoss with the sentences, or log them as a warning with failOnDataLoss=false.
+
+        Do nothing if there are none.
+        """
         if not sentences:
             return
         text = "; ".join(sentences)

@@ -11,8 +11,8 @@ connector reads such a key as a topic without partitions, so it can read these c
     "@id:orders:5k2P...": {}      The topic's id in base64url. It differs after the topic was deleted and created again.
     "@start:orders:0:20": {}      Partition 0 of the query's first batch begins at offset 20.
 
-The first batch's end carries its start because Spark stores none. After a crash Spark asks for the initial offset
-again. `latest` would then answer with a later one, and the records in between would be lost.
+The document with the first batch's end has its start, too, because Spark stores none. After a crash Spark asks for the
+initial offset again. `startingOffsets=latest` would then return a later one, and the records in between would be lost.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def to_json(
 ) -> dict[str, dict[str, int]]:
     """Return the offsets as the document that Spark stores, with its keys always in the same order.
 
-    `ids`: ids of the topics; those of topics without an offset are left out. `start`: where the batch begins, for a
-    query's first batch.
+    ids: ids of the topics; those of topics without an offset are left out. start: start offsets of the batch, only for
+    a query's first batch.
     """
     document: dict[str, dict[str, int]] = {}
     named = {partition.topic for partition in offsets}
@@ -83,7 +83,7 @@ def to_json(
 def from_json(document: Mapping[str, Any]) -> Offsets:
     """Return the offsets of a document that to_json() made, without its notes (topic ids, start).
 
-    Raise ValueError with the place and the wrong value.
+    Raise ValueError with the topic, the partition and the wrong value.
     """
     if not isinstance(document, Mapping):
         raise ValueError(f'it is not of the form {{"topic": {{"0": 23}}}}: {document!r}')
@@ -96,7 +96,7 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
         for key, value in rows.items():
             if not str(key).isdecimal():
                 raise ValueError(f'"{key}" of "{topic}" is not a partition\'s number')
-            # In Python a bool is an int, but `true` is not an offset.
+            # Reject JSON's `true`, because in Python a bool is an int.
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f'"{topic}", partition {key}: {value!r} is not a whole number')
             found[TopicPartition(topic, int(key))] = value
@@ -120,9 +120,10 @@ def ids_of(document: Mapping[str, Any]) -> TopicIds:
 def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
     """Return the offsets at which the batch that ends at `end` begins.
 
-    A query's first batch has its start in its end. Every later batch begins where Spark says: at the end before it.
+    The document `end` of a query's first batch has the batch's start, too. Every later batch begins at `start`, the end
+    of the batch before it.
     """
-    # Earlier versions wrote the start as one object.
+    # Checkpoints of earlier versions of kproc have the start as one object.
     recorded = end.get(_START_NOTE)
     if recorded is not None:
         return from_json(recorded)
@@ -131,7 +132,8 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
         word, *parts = key.split(":")
         if word == _START_NOTE and len(parts) == 3:
             notes[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
-    # If a topic has another id in `end`, it was created again, and the offsets of the former topic do not apply.
+    # Leave out a topic that has another id in `end`: it was deleted and created again, so the offsets in `start` are
+    # not of this topic.
     return notes or without_topics(from_json(start), recreated(ids_of(start), ids_of(end)))
 
 
@@ -145,7 +147,7 @@ def recreated(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> list[str
     return sorted(topic for topic in before.keys() & now.keys() if before[topic] != now[topic])
 
 
-# ---- how far the next batch goes -------------------------------------------------------------------------
+# ---- the end of the next batch -------------------------------------------------------------------------
 
 
 def limited(limit: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Offsets:
@@ -172,11 +174,11 @@ def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
     return sum(max(0, last - start.get(partition, 0)) for partition, last in end.items())
 
 
-# ---- what becomes a task ---------------------------------------------------------------------------------
+# ---- ranges of the tasks ---------------------------------------------------------------------------------
 
 
 def ranges_of(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
-    """Return the non-empty ranges between start and end. A partition that is not in `start` begins at 0."""
+    """Return the non-empty ranges from start to end. A partition that is not in `start` begins at 0."""
     return [
         Range(partition, start.get(partition, 0), end[partition])
         for partition in sorted(end)
@@ -191,8 +193,8 @@ def losses(
 ) -> list[str]:
     """Return a sentence for each partition that has lost records between start and end.
 
-    start: offset up to which each partition was read. end: its present end. log_starts: its log start; 0 if it is left
-    out.
+    start: offset up to which each partition was read. end: the partition's present end. log_starts: its log start
+    offset; a missing one counts as 0.
 
     Gaps inside a log are not losses, because compaction and transactions leave gaps.
     """
@@ -210,7 +212,8 @@ def losses(
                 f"{partition} was read up to offset {begin} and ends at {end[partition]} now: "
                 "the topic was created again, or its log was cut"
             )
-        # An empty range loses nothing, even if retention has removed the offset where it starts.
+        # A partition with an empty range loses no record, even if retention has removed the offset at which the range
+        # starts.
         elif begin < log_start and begin < end[partition]:
             found.append(f"{partition} is to be read from offset {begin}, its log starts at {log_start}")
     return found
@@ -233,7 +236,7 @@ def split(
         return result
     total = sum(each.size for each in result)
     small = {each for each in result if _part_count(each.size, total, partitions_min) == 1}
-    # Small ranges stay whole. Leave them out of the total, so that the others' proportions are right.
+    # Small ranges are not cut. Leave them out of the total, so that large ranges get their share of the pieces.
     total -= sum(each.size for each in small)
     wanted = max(partitions_min - len(small), 1)
     pieces: list[Range] = []

@@ -25,7 +25,7 @@ _BYTES: Final = {
 }
 
 
-# Option -> field of the parsed options, and the parser of its value.
+# By option: the field of the parsed options, and the parser of the option's value.
 OptionTable = Mapping[str, tuple[str, Callable[[str, str], Any]]]
 
 
@@ -61,7 +61,9 @@ def reject_unknown(names: Iterable[str], known: Iterable[str], refused: Mapping[
 
 
 def read_bootstrap(options: Mapping[str, str], what: str) -> str:
-    """Return `kafka.bootstrap.servers`. The error for a missing one has the words of Spark's own connector.
+    """Return the option `kafka.bootstrap.servers`.
+
+    If it is missing, raise OptionError with the text of Spark's own connector.
 
     what: "consumer" or "producer", for the message.
     """
@@ -84,7 +86,7 @@ def read_flag(name: str, value: str) -> bool:
 
 
 def read_choice(name: str, value: str, choices: Mapping[str, Any]) -> Any:
-    """Return what the chosen word stands for. Case does not matter."""
+    """Return the value of the chosen word in `choices`. Case does not matter."""
     word = value.strip().lower()
     if word not in choices:
         *others, last = choices
@@ -143,7 +145,7 @@ def read_names(name: str, value: str) -> tuple[str, ...]:
 
 
 def read_pattern(name: str, value: str) -> str:
-    """Return the text if it is a regular expression of Python."""
+    """Return the text. Raise OptionError if it is not a regular expression of Python."""
     try:
         re.compile(read_text(name, value))
     except re.error as error:
@@ -160,6 +162,6 @@ def read_json(name: str, value: str) -> Any:
 
 
 def read_isolation(name: str, value: str) -> int:
-    """Parse an isolation level and return Kafka's number of it."""
+    """Parse read_committed or read_uncommitted, and return Kafka's number of that isolation level."""
     levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
     return int(read_choice(name, value, levels))

@@ -68,7 +68,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query begins or ends: an offset or timestamp for each partition, or one for all of them."""
+    """The start or end of a query: an offset or timestamp for each partition, or one for all of them."""
 
     option: str
     """Name of the option, for messages."""
@@ -88,7 +88,7 @@ class SourceOptions:
     starting: Position
     ending: Position
     latest_if_too_late: bool = False
-    """startingOffsetsByTimestampStrategy = latest"""
+    """True for startingOffsetsByTimestampStrategy=latest: begin at the end if no record is as new as the timestamp."""
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
@@ -109,7 +109,7 @@ class SourceOptions:
     checkpoint_state: str | None = None
     source_name: str | None = None
     data_directory: str = "auto"
-    """The leader's data directory, to read files instead of Fetch; or `auto` or `none`. See local.py."""
+    """Path of the leader's data directory, to read its files instead of Fetch; or `auto` or `none` (local.py)."""
     check_crcs: bool = True
 
 
@@ -123,7 +123,7 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
         if not isinstance(indexes, list) or not indexes:
             raise OptionError(form)
         for index in indexes:
-            # In Python a bool is an int, but `true` is not a partition.
+            # Reject JSON's `true`, because in Python a bool is an int.
             if isinstance(index, bool) or not isinstance(index, int) or index < 0:
                 raise OptionError(f"{name}: {index!r} is not a partition's number")
             found.append(TopicPartition(topic, index))
@@ -184,8 +184,8 @@ _OTHERS: Final = (
     "kafka.ssl.truststore.location",
     CLIENT_CONFIG,
 )
-# Options of Kafka's consumer that have no effect here. They are accepted with a warning, so that a job can move from
-# Spark's connector unchanged.
+# Options of Kafka's consumer that this connector ignores, with a warning, so that a job for Spark's own connector runs
+# unchanged.
 _WITHOUT_EFFECT: Final = (
     "kafka.allow.auto.create.topics kafka.auto.commit.interval.ms kafka.client.dns.lookup "
     "kafka.client.rack kafka.connections.max.idle.ms kafka.enable.metrics.push "
@@ -198,7 +198,7 @@ _WITHOUT_EFFECT: Final = (
     "kafka.send.buffer.bytes kafka.session.timeout.ms kafka.share.acknowledgement.mode "
     "kafka.share.acquire.mode kafka.socket.connection.setup.timeout.max.ms"
 ).split()
-# Rejected options and the reason.
+# Rejected options, with the reason and the alternative.
 _REFUSED: Final = {
     "kafka.key.deserializer": "keys are binary columns: cast(key as string), or from_json(...), reads them",
     "kafka.value.deserializer": "values are binary columns: cast(value as string), or from_json(...), reads them",
@@ -226,7 +226,7 @@ def _check_names(options: Mapping[str, str]) -> None:
         logger.warning("without effect in this source: %s", ", ".join(sorted(without_effect)))
 
 
-# ---- where to begin and to end ---------------------------------------------------------------------------
+# ---- start and end positions ---------------------------------------------------------------------------
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
@@ -261,7 +261,8 @@ def _offsets_of(name: str, value: str) -> Offsets:
 def _position(options: Mapping[str, str], word: Literal["starting", "ending"], default: int) -> Position:
     """Parse the options for the start or the end of the query.
 
-    As in Spark's connector one timestamp for all has precedence over timestamps by partition, and those over offsets.
+    As in Spark's connector, one timestamp for all partitions has precedence over timestamps by partition, and these
+    have precedence over offsets.
     """
     for name in (f"{word}Timestamp", f"{word}OffsetsByTimestamp", f"{word}Offsets"):
         value = options.get(name.lower())
@@ -320,20 +321,20 @@ def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
 
 
 def _reject_end(options: Mapping[str, str]) -> None:
-    """Reject the options of a batch for its end, because a stream has none."""
+    """Reject the options for the end of a read, because a stream has no end."""
     given = [name for name in _OTHERS if name.startswith("ending") and name.lower() in options]
     if given:
         raise OptionError(f"{given[0]}: a stream has no end; it is an option of spark.read")
 
 
 def _reject_empty_batch(starting: Position, ending: Position) -> None:
-    """Reject the positions between which a batch would have no records."""
+    """Reject a start at the latest or an end at the earliest offset, because the batch would have no records."""
     _reject_position(starting, LATEST, "a batch that starts at the latest offset has no records")
     _reject_position(ending, EARLIEST, "a batch that ends at the earliest offset has no records")
 
 
 def _reject_progress(options: Mapping[str, str]) -> None:
-    """Reject the options of a stream for its progress, because a batch keeps none."""
+    """Reject the options that store a stream's progress, because a batch query has no progress."""
     for name in ("commitGroup", "checkpointState"):
         if name.lower() in options:
             raise OptionError(f"{name} is an option of spark.readStream: a batch has no progress to keep")
@@ -344,7 +345,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
 
     is_stream: True for readStream. It begins at the latest offset by default, and cannot have an end.
     """
-    # Spark compares names of options without case, and may pass them in lower case.
+    # Spark ignores case in the names of options, and may pass them in lower case.
     options = {name.lower(): value for name, value in options.items()}
     _check_names(options)
     bootstrap, connecting = parse_connecting(options)
@@ -356,7 +357,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     else:
         _reject_empty_batch(starting, ending)
         _reject_progress(options)
-    # Kafka's consumer obeys both limits, so the smaller one decides.
+    # Kafka's consumer obeys the limit of a response and that of a partition, so the smaller one applies.
     sizes = [
         read_byte_count(name, options[name.lower()])
         for name in ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")

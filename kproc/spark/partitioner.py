@@ -5,7 +5,7 @@ aiokafka, librdkafka with `murmur2_random`) write the same key to the same parti
 evenly, in runs of adjacent rows, because a run fills a record batch.
 
 All rows are hashed together, four bytes of each key per step. Keys of more than 256 bytes are hashed one by one,
-because a step costs some microseconds even if few rows have that many bytes.
+because a step costs some microseconds even if few keys are that long.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def murmur2_column(keys: pa.Array) -> UInt32s:
     """Return murmur2 of every row of a binary column. A null row gets the hash of the empty key."""
     starts, lengths, data = ragged(keys)
     h = np.uint32(_SEED) ^ lengths.astype(np.uint32)
-    # Number of whole four-byte words in each row. Long keys have none here, because they are hashed below.
+    # Number of whole four-byte words in each row. 0 for long keys, which the loop at the end hashes.
     whole = np.where(lengths > VECTOR_KEY_BYTES_MAX, 0, lengths) >> 2
     if len(whole) and whole.max() > 0:
         _mix_words(h, starts, whole, data)
@@ -58,14 +58,14 @@ def murmur2_column(keys: pa.Array) -> UInt32s:
     h ^= h >> np.uint32(13)
     h *= _M32
     h ^= h >> np.uint32(15)
-    # Each step of the loops above costs a pass over all rows, so one long key would slow down every short one.
+    # Hash long keys one by one. In the vectorised steps each word of the longest key costs an operation on all rows.
     for row in np.flatnonzero(lengths > VECTOR_KEY_BYTES_MAX):
         h[row] = murmur2(data[starts[row] : starts[row] + lengths[row]].tobytes())
     return h
 
 
 def _mix_words(h: UInt32s, starts: Int64s, whole: Int64s, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    # The view has a four-byte window at each byte of the data, so that a word can begin at any position.
+    # The view has a window of four bytes at each byte of the data, because a word of a key can begin at any position.
     windows = np.lib.stride_tricks.sliding_window_view(data, 4)
     shortest = int(whole.min())
     for step in range(int(whole.max())):
@@ -109,7 +109,7 @@ def ragged(column: pa.Array) -> tuple[Int64s, Int64s, np.ndarray[Any, np.dtype[n
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets).astype(np.int64)
     if column.null_count:
-        # Arrow allows a null row to have bytes in the buffer. They have no meaning.
+        # Arrow allows a null row to have bytes in the buffer. They have no meaning, so its length is 0.
         lengths[np.asarray(column.is_null())] = 0
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
     return starts, lengths, data
@@ -126,8 +126,9 @@ def partitions_by_key(keys: pa.Array, count: int) -> Int32s:
 class Spread:
     """Chooser of partitions for records without a key. Each topic of a task has one.
 
-    Every call cuts its rows into `count` runs of equal length and gives each run one partition. It begins with the
-    partition behind the last call's. `begin` is fixed and not random, so that a task that is run again chooses alike.
+    Every call cuts its rows into `count` runs of equal length and gives each run one partition. The first run gets the
+    partition after that of the last run. `begin` is not random, so that a task that Spark runs again chooses the same
+    partitions.
     """
 
     def __init__(self, begin: int) -> None:

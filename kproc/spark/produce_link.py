@@ -25,23 +25,24 @@ from kproc.wire.primitives import (
     encode_unsigned_varint,
 )
 
-# Version 12 has the same fields and means transactions of the second version (KIP-890), which the sink does not use.
-# Version 13 names topics by id, which changes when a topic is deleted and created again.
+# Produce version 12 has the fields of 11 and implies transactions of the second version (KIP-890), which the sink does
+# not use. Version 13 addresses topics by id, which changes when a topic is deleted and created again.
 NEWEST_VERSION: Final = 11
-# The first version with record batches of version 2 (KIP-98).
+# The first version of Produce with record batches of format v2 (KIP-98).
 OLDEST_VERSION: Final = 3
 _FLEXIBLE: Final = 9
-# Buffers in one sendmsg. The kernel's limit is 1024 (IOV_MAX).
+# Largest number of buffers in one sendmsg(). The kernel's limit is 1024 (IOV_MAX).
 _PARTS_MAX: Final = 64
 _READ_BYTES: Final = 256 * 1024
-# The largest plaintext of one TLS record.
+# The largest plaintext of one TLS record (RFC 8446).
 _TLS_RECORD_BYTES: Final = 16 * 1024
 _TLS_PIECE_BYTES: Final = 16 * _TLS_RECORD_BYTES
-# The socket's buffer is full, or empty when reading. TLS can also need to read before it can write, and vice versa.
+# Errors of a non-blocking socket that cannot continue now: its buffer is full, or empty when reading. TLS can also need
+# to read before it can write, and vice versa.
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Parts = list[bytes | memoryview]
-# (partition, the batch's parts)
+# (partition, the batch's bytes as parts to send one after the other)
 PartitionBatch = tuple[int, Sequence[bytes | memoryview]]
 
 
@@ -73,7 +74,7 @@ def produce_frame(version: int, correlation_id: int, client_id: str, request: Pr
             size = sum(map(len, batch))
             head += INT32.pack(partition) + _count(size, is_flexible)
             parts += (head, *batch)
-            # The partition has no tagged fields.
+            # In a flexible version each partition ends with its tagged fields, of which there are none.
             head = b"\0" if is_flexible else b""
         head += b"\0" if is_flexible else b""
     parts.append(head + (b"\0" if is_flexible else b""))
@@ -94,7 +95,7 @@ class ProduceLink:
         self._socket.setblocking(False)
         self.version = version
         self.address = client.address
-        # Far from the correlation ids that `client` has used to negotiate.
+        # Start far above the correlation ids that `client` has used to negotiate versions and to log in.
         self._correlation_id = 1_000_000
         self._out: deque[memoryview] = deque()
         self._received = bytearray()
@@ -139,7 +140,7 @@ class ProduceLink:
 
     @property
     def wants_write(self) -> bool:
-        """True if bytes wait until the socket is writable."""
+        """True if bytes are left to send, so that the owner must wait until the socket is writable."""
         return bool(self._out)
 
     def send(self, request: ProduceFields) -> int:
@@ -158,7 +159,8 @@ class ProduceLink:
                 return
             except OSError as error:
                 raise self._lost(error) from error
-            # The socket accepts any number of bytes, so one call can end in the middle of a part.
+            # The socket accepts any number of bytes. Remove the parts that were sent whole, and keep the rest of one
+            # that was sent in part.
             while sent:
                 first = self._out[0]
                 if len(first) > sent:
@@ -186,10 +188,10 @@ class ProduceLink:
     def _receive(self) -> None:
         """Read from the socket into the buffer.
 
-        With TLS read until nothing is left, because bytes that TLS has decrypted do not make the socket readable.
+        With TLS, read until nothing is left.
         """
-        # OpenSSL may hold decrypted bytes that the socket's readiness does not show, so a TLS socket is read until it
-        # has no more.
+        # Read a TLS socket until it has no more bytes: OpenSSL can hold decrypted bytes, for which select() does not
+        # report the socket as readable.
         is_all = not isinstance(self._socket, ssl.SSLSocket)
         has_some = False
         while True:
@@ -200,7 +202,7 @@ class ProduceLink:
             except OSError as error:
                 raise self._lost(error) from error
             if not piece:
-                # Handle the responses that came before the end of the stream first. The next read reports the end.
+                # Return the responses that arrived before the end of the stream. The next read raises ConnectionLost.
                 if has_some:
                     return
                 raise ConnectionLost(f"{self.address} closed the connection")

@@ -10,7 +10,7 @@ sent and keeps it in every retry. A broker that stored the batch and died before
 Each partition has a Lane with its queued batches, in order, and those in flight. A lane has one batch in flight until
 its first acknowledgement, and again after a failure. The reason: a broker without state for this producer accepts any
 sequence as the first, so a second batch must not overtake the retry of the first one. Afterwards it has up to five,
-because brokers remember five batches of a producer. A batch that was not written is queued again in its old place.
+because brokers remember five batches of a producer. A batch that was not written is queued again in its old position.
 
 Retriable errors (a missing broker, a moved leader) are retried with growing pauses until `delivery.timeout.ms`. Other
 errors (too large, not authorized, damaged) fail the task at once.
@@ -39,8 +39,8 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.spark.transactions import OpenTransaction
 
-# Errors after which the batch can be sent under a new producer id without a duplicate, because the broker has stored
-# nothing of ours under the old one.
+# Errors after which a batch can be sent under a new producer id without a duplicate, because the broker has not stored
+# the batch under the old id.
 _NEW_PRODUCER: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
 _MOVED: Final = frozenset(
     {
@@ -66,7 +66,7 @@ class PartitionTotals:
     """Totals of the acknowledged batches of one partition since the last `drain_totals`."""
 
     first_offset: int = -1
-    """-1 if the broker did not return it: with acks=0, or for a retry of a batch that it had stored already."""
+    """Offset of the first record. -1 if the broker did not return it: with acks=0, or for a retry of a stored batch."""
     last_offset: int = -1
     records: int = 0
     batches: int = 0
@@ -106,10 +106,10 @@ class BatchProducer:
         self._written: dict[tuple[str, int], PartitionTotals] = {}
         self._transaction: OpenTransaction | None = None
         self.batch_bytes: dict[str, int] = {}
-        """Size limit of the next batches, for topics that rejected a batch as too large."""
+        """Size limit of the next batches, by topic, for topics that rejected a batch as too large."""
 
     def close(self) -> None:
-        """Close the connections. Batches without an acknowledgement may have been written or not."""
+        """Close the connections. It is unknown if the brokers have written the batches without an acknowledgement."""
         for node in self._nodes.values():
             self._unlink(node)
         self._selector.close()
@@ -117,7 +117,7 @@ class BatchProducer:
     # -- topics
 
     def partition_count(self, topic: str) -> int:
-        """Return the number of partitions. The request can create the topic, if options and broker allow that."""
+        """Return a topic's number of partitions. The request can create the topic, if options and broker allow that."""
         return self._leaders.partition_count(topic)
 
     def _on_node(self, number: int, address: tuple[str, int]) -> None:
@@ -134,7 +134,7 @@ class BatchProducer:
         self._identity = transaction.identity
 
     def send(self, topic: str, draft: Draft) -> None:
-        """Queue a batch behind those of its partition."""
+        """Enqueue a batch after the others of its partition. Wait while more than `buffer_bytes` are queued."""
         key = (topic, draft.partition)
         lane = self._lanes.get(key)
         if lane is None:
@@ -147,7 +147,7 @@ class BatchProducer:
             self._turn(wait_ms=1_000)
 
     def poll(self) -> None:
-        """Send and receive without waiting."""
+        """Send queued batches and handle responses, as far as the sockets allow without waiting."""
         if self._busy:
             self._turn(wait_ms=0)
 
@@ -196,7 +196,7 @@ class BatchProducer:
                 )
         for node in self._nodes.values():
             if node.requests:
-                # Responses come in the order of the requests, so the oldest one decides.
+                # Check the oldest request only, because a broker responds in the order of the requests.
                 waited_ms = (now_ns - node.requests[0].sent_ns) // NS_PER_MS
                 if waited_ms > self._settings.request_timeout_ms:
                     self._disconnect(node, f"{_shown(node)} gave no answer in {waited_ms} ms")
@@ -231,10 +231,11 @@ class BatchProducer:
                 self._leaders.mark_stale()
                 lane.queued[0].problem = "the partition has no leader"
                 self._put_off(lane, lane.queued[0])
-        # Get the producer id first, because the sequences of all batches belong to it (KIP-98).
+        # Get a producer id before the first batch is sent, because the sequences of batches belong to it (KIP-98).
         if by_node and self._identity is None and not self._identify(by_node):
             return
-        # Add the partitions before their first batches. Otherwise the broker would reject these batches.
+        # Add partitions to the transaction before their first batches are sent, which a broker would otherwise reject
+        # (KIP-98).
         if by_node and self._transaction is not None:
             lanes_to_send = (lane for lanes in by_node.values() for lane in lanes)
             self._transaction.add([TopicPartition(lane.topic, lane.partition) for lane in lanes_to_send])
@@ -247,7 +248,8 @@ class BatchProducer:
 
     def _connect(self, node: _Node) -> bool:
         if node.link is not None and node.link.is_expiring:
-            # Wait for the responses to the requests in flight before the session is replaced.
+            # The SASL session expires soon. Before the connection is replaced by a new one, wait for the responses to
+            # the requests in flight.
             if node.requests or node.link.wants_write:
                 return False
             self._unlink(node)
@@ -260,7 +262,7 @@ class BatchProducer:
                 client_id=self._settings.client_id,
                 security=self._settings.security,
             )
-        # A failed login does not pass, so do not retry it until delivery.timeout.ms.
+        # A rejected login is permanent, so fail now instead of retrying until kafka.delivery.timeout.ms.
         except AuthenticationFailed as error:
             raise ProduceFailed(str(error)) from None
         except ClientError as error:
@@ -270,7 +272,10 @@ class BatchProducer:
         return True
 
     def _identify(self, by_node: Mapping[int, Iterable[Lane]]) -> bool:
-        """Get a producer id. Return False if no broker responds now; the next turn tries again."""
+        """Request a producer id (InitProducerId).
+
+        Return False if no broker responds; the next duty cycle repeats the request.
+        """
         try:
             self._identity = self._new_identity()
         except Unreachable as error:
@@ -285,7 +290,7 @@ class BatchProducer:
         fields = {"transactional_id": None, "transaction_timeout": 60_000}
 
         def attempt() -> ProducerIdentity:
-            # Without a transactional id any broker can respond. Version 4 is the last one before KIP-890.
+            # Without a transactional id, any broker can create a producer id. Version 4 is the last one before KIP-890.
             answer = self._cluster.call(ApiKey.INIT_PRODUCER_ID, fields, newest=4)
             if answer["error_code"]:
                 code = answer["error_code"]
@@ -297,15 +302,15 @@ class BatchProducer:
     def _send_request(self, node: _Node, lanes: list[Lane], now_ns: int) -> list[Lane]:
         """Send one request with the first batch of each lane, up to `request_bytes`.
 
-        Returns the lanes that can send another batch. Lanes that were left out come first.
+        Returns the lanes that can send another batch. Lanes whose batch did not fit into the request come first.
         """
         assert self._identity is not None
         chosen: list[tuple[Lane, QueuedBatch]] = []
         size = 0
         for lane in lanes:
             batch = lane.queued[0]
-            # A request has at least one batch, also one above the limit: the topic's max.message.bytes decides about
-            # that.
+            # Send at least one batch, even one above `request_bytes`. The broker rejects it if it exceeds the topic's
+            # max.message.bytes.
             if chosen and size + batch.draft.total_bytes > self._settings.request_bytes:
                 break
             chosen.append((lane, lane.dequeue(self._identity)))
@@ -328,7 +333,8 @@ class BatchProducer:
         else:
             for lane, batch in chosen:
                 self._acknowledge(lane, batch, -1)
-        # Lanes that were left out go first next time, so that a large partition cannot starve the others.
+        # Put the lanes whose batch did not fit into this request first, so that a partition with much data cannot
+        # starve others.
         rest = lanes[len(chosen) :] + [lane for lane, _ in chosen]
         return [lane for lane in rest if lane.queued and len(lane.under_way) < lane.window]
 
@@ -336,7 +342,8 @@ class BatchProducer:
         links = [node for node in self._nodes.values() if node.link is not None]
         for node in links:
             self._guarded(node, is_readable=False)
-        # select() without descriptors returns at once on some systems, and this loop would spin.
+        # Without descriptors, select() returns at once on some systems, and the caller's loop would consume CPU without
+        # a pause.
         if not self._selector.get_map():
             pause(wait_ms)
             return
@@ -366,8 +373,8 @@ class BatchProducer:
     def _handle_response(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
         if not node.requests or node.requests[0].correlation_id != correlation_id:
             raise ClientError(f"{_shown(node)} answered request {correlation_id} before an earlier one")
-        # Keep the request in `node.requests` until all its batches are settled. If the connection fails in between,
-        # `_disconnect` queues the remaining ones again.
+        # Keep the request in `node.requests` until all its batches are handled. If an error closes the connection
+        # before, `_disconnect` queues the remaining batches again.
         request = node.requests[0]
         node.backoff_ms = 0
         for topic in fields["responses"]:
@@ -384,7 +391,7 @@ class BatchProducer:
 
     def _handle_result(self, lane: Lane, batch: QueuedBatch, row: dict[str, Any]) -> None:
         code = row["error_code"]
-        # KIP-98: a duplicate means that an earlier try was stored, although its response was lost.
+        # KIP-98: DUPLICATE_SEQUENCE_NUMBER means that an earlier attempt was stored and its response was lost.
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._acknowledge(lane, batch, row["base_offset"] if not code else -1)
             return
@@ -395,8 +402,8 @@ class BatchProducer:
             and self._settings.is_idempotent
             and (code in _NEW_PRODUCER or (is_gap and batch.identity != self._identity))
         ):
-            # Use a new producer id from now on. Batches of other lanes whose outcome is unknown keep the old id and
-            # sequence. Under a new id a broker that has stored them would store them a second time.
+            # Send the batch under a new producer id. Batches with an unknown outcome in other lanes keep the old id and
+            # sequence: a broker that has stored them would store them again under a new id.
             if batch.identity == self._identity:
                 self._identity = None
             batch.stamp_anew()
@@ -408,7 +415,8 @@ class BatchProducer:
                 self._leaders.mark_stale()
             self._retry(lane, batch, text)
         elif is_gap and lane.follows_another(batch):
-            # An earlier batch of the lane was not written. Send both again, in order.
+            # The sequence is out of order because the broker did not write an earlier batch of the lane. Send both
+            # again, in order.
             self._retry(lane, batch, text)
         else:
             advice = _ADVICE.get(code)
@@ -416,8 +424,8 @@ class BatchProducer:
 
     def _acknowledge(self, lane: Lane, batch: QueuedBatch, base_offset: int) -> None:
         lane.under_way.remove(batch)
-        # A lane that had to retry sends one batch at a time (Lane.requeue). An acknowledgement shows that the order is
-        # restored.
+        # End the restriction to one batch in flight that a retry has set (Lane.requeue), because an acknowledged batch
+        # shows that the broker has the lane's batches in order.
         lane.window = self._settings.window_max
         self._waiting_bytes -= batch.draft.total_bytes
         if not lane.queued and not lane.under_way:
@@ -446,12 +454,12 @@ class BatchProducer:
         self._waiting_bytes += sum(half.draft.total_bytes for half in halves) - size
         for half in reversed(halves):
             self._retry(lane, half, "the batch was too large")
-        # Send the halves at once, because only the size of the batch was wrong.
+        # Send the halves without a retry's pause, because only the size of the batch was wrong.
         lane.not_before_ns = 0
 
     def _put_off(self, lane: Lane, batch: QueuedBatch) -> None:
-        # Double the pause with every attempt, as Kafka's clients do (KIP-580), so that a broker that starts is not
-        # flooded.
+        # Double the pause with every attempt, as Kafka's clients do (KIP-580), so that retries do not flood a starting
+        # broker.
         pause_ms = self._settings.backoff_ms << min(max(batch.attempts - 1, 0), 10)
         pause_ms = min(pause_ms, self._settings.backoff_ms_max)
         lane.not_before_ns = self._clock.now_ns() + pause_ms * NS_PER_MS
@@ -459,7 +467,10 @@ class BatchProducer:
     # -- connections
 
     def _disconnect(self, node: _Node, problem: str) -> None:
-        """Close a failed connection. Queue its batches in flight again; they go to the leaders of that time."""
+        """Close a failed connection. Queue its batches in flight again.
+
+        They are sent to the leaders at the time of the retry.
+        """
         self._unlink(node)
         requests, node.requests = node.requests, deque()
         node.backoff_ms = min(

@@ -60,13 +60,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORT_NS: Final = 100 * NS_PER_MS
-"""Age up to which known log ends are reported again without a request. A trigger reads and then reports them."""
+"""Age, in ns, up to which log ends are reported without a new request.
+
+Each trigger requests them and then reports them.
+"""
 IDLE_NS: Final = 100 * NS_PER_MS
-"""A query that asks again within this time after it found nothing new runs without a trigger interval."""
+"""If Spark calls again within this time, in ns, after a call without new records, the query has no trigger interval."""
 IDLE_MS_MIN: Final = 10
 IDLE_MS_MAX: Final = 200
 COMMIT_MS: Final = 2_000
-"""A commit for lag tools must not hold up a query for longer."""
+"""Longest time, in ms, that a commit of offsets for lag tools may delay a query."""
 
 
 class TopicRange(InputPartition):
@@ -84,7 +87,10 @@ class TopicRange(InputPartition):
 def records_of(
     options: SourceOptions, columns: Sequence[str], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's range. For a read without ranges Spark creates one task without a value."""
+    """Yield the records of a task's range.
+
+    If the read has no ranges, Spark still creates one task, whose partition has no range.
+    """
     if isinstance(partition, TopicRange):
         return read_range(options, columns, partition.wanted, partition.topic_id)
     if partition.value is not None:
@@ -105,7 +111,9 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 class BatchReader(DataSourceReader):
-    """A topic as a table. Made by Spark, planned in a process beside the driver, copied into each task.
+    """Reader of topics as a table.
+
+    Spark creates it, calls `partitions` in a process of the driver, and copies it to each task.
 
     There is no `pushFilters`: Spark 4.2 and 4.3 keep one plan for each `load()` and share it among all its uses. Ranges
     that one use's filters exclude would be missing from every other use of the same DataFrame.
@@ -132,7 +140,7 @@ class BatchReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The offsets at which a stream's next batch begins, and those up to which it may go."""
+    """The offsets at which a stream's next batch begins, and the largest ones at which it may end."""
 
     begin: Offsets
     end: Offsets
@@ -147,7 +155,7 @@ def _read_up_to(offsets: Offsets, topic: str) -> str:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A topic as a stream. One for each query, in a process beside the driver; copied into each task."""
+    """Reader of topics as a stream. Each query has one in a process of the driver, and a copy in each task."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self.options = options
@@ -159,9 +167,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets | None = None
         self._ends_ns = 0
         self._ids: TopicIds = {}
-        # Missing partitions whose loss was reported. Each is reported once. It can come back.
+        # Missing partitions whose loss was reported, so that each is reported once. A partition that exists again is
+        # removed.
         self._gone: set[TopicPartition] = set()
-        # None until the first batch, which does not wait for minOffsetsPerTrigger, as in Spark's connector.
+        # Time since which a batch waits for minOffsetsPerTrigger. None before the first batch, which does not wait, as
+        # in Spark's connector.
         self._waiting_since_ns: int | None = None
         self._commit_failed = False
         self._idle_ms = 0
@@ -171,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offsets at which a new query begins: the same at every call.
+        """Return the offsets at which a new query begins. Every call returns the same offsets.
 
         With checkpointState they also stay the same over restarts before the first batch.
         """
@@ -222,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = limited(self.options.max_offsets, begin, end)
             if self.options.max_bytes is not None:
                 end = limited_by_bytes(self.options, self._look_up.cluster, begin, end)
-        # The first batch's document also has its start, because Spark's checkpoint does not store that.
+        # Store the start of the first batch in the document with its end, because Spark's checkpoint does not store it.
         first = None if self._initial is None or self._has_begun else from_json(self._initial)
         if start != self._initial:
             first = None
@@ -237,8 +247,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next_bounds(self, start: dict[str, Any]) -> _Bounds:
         """Return the offsets at which the next batch begins and may end. Report lost records.
 
-        With failOnDataLoss=false a topic that was deleted and created again is read from its log's start, because it
-        is another topic. One that is gone keeps its last offset, so that it goes on there if it comes back.
+        With failOnDataLoss=false a topic that was deleted and created again is read from its log's start, because it is
+        another topic. A topic that is missing keeps its last offset, and is read from there if it exists again.
         """
         before = from_json(start)
         here = {partition: offset for partition, offset in before.items() if partition not in self._gone}
@@ -249,13 +259,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         target = {} if self._target is None else without_topics(self._target, again)
         end = dict(now)
         if self._target is not None:
-            # A topic that was created again has no target: all of its current records are read.
+            # A topic that was created again has no end from prepareForTriggerAvailableNow: read all of its current
+            # records.
             end = {
                 partition: min(offset, target.get(partition, offset))
                 for partition, offset in now.items()
                 if partition in target or partition.topic in again
             }
-        # The offsets of the former topic mean nothing for the new one.
+        # Discard the offsets of topics that were deleted and created again, because they belong to the former topics.
         begin = without_topics(before, again)
         self._look_up.report_loss(
             [f"topic {topic} was deleted and created again, {_read_up_to(before, topic)}" for topic in again]
@@ -269,12 +280,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ids = {**ids_before, **ids_now}
         if self._target is not None:
             self._target = {**target, **{each: end[each] for each in end if each.topic in again}}
-        # Remember them, so that a partition that comes back is not reported as a loss again.
+        # Store the missing partitions, so that their loss is not reported again.
         self._gone = {partition for partition in begin if partition not in now}
         return _Bounds(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
 
     def _rest(self) -> None:
-        """Pause, because there are no new records and Spark calls again at once.
+        """Pause if Spark calls again at once although there are no new records.
 
         Without a trigger interval Spark calls latestOffset 80 times a second. The pause doubles up to IDLE_MS_MAX.
         """
@@ -332,7 +343,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TopicRange(each, ids.get(each.partition.topic)) for each in pieces]
 
     def _report_planned(self, begin: Offsets, last: Offsets, ranges: list[Range], ids: TopicIds) -> None:
-        """Report what is lost of a planned batch. Its tasks stay the same, so that it can run again."""
+        """Report lost records of a planned batch. Its tasks stay the same, as a repeated run of the batch requires."""
         logs = self._look_up.planned(ranges, ids)
         sentences = [
             f"topic {topic} was deleted and created again after the batch was planned"
@@ -354,13 +365,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look_up.report_loss(sentences + losses(begin, last, logs.starts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range."""
+        """Yield the records of one range, in the task."""
         return sentence_first_rows(records_of(self.options, self.columns, partition))
 
     # -- afterwards
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the batch's end for `commitGroup`, so that tools can show the query's lag.
+        """Commit the batch's end as offsets of the group `commitGroup`, so that tools can show the query's lag.
 
         A restart uses Spark's checkpoint and not these offsets. So a failed commit only logs a warning, once.
         """
@@ -371,17 +382,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commit_failed = False
         except ClientError as error:
             if not self._commit_failed:
-                # Log the error as text. A log record with the exception would keep its frames and their resources.
+                # Log the error as text, because a log record with the exception would keep its stack frames and their
+                # sockets alive.
                 group = self.options.commit_group
                 logger.warning("offsets of group %s are not committed: %s", group, str(error))
             self._commit_failed = True
 
     def stop(self) -> None:
-        """Do nothing, because connections belong to the process. Spark does not always call this."""
+        """Do nothing, because the connections belong to the process, and because Spark does not always call stop()."""
 
 
 class RejectedStreamReader(DataSourceStreamReader):
-    """A reader whose options are wrong. It raises the error at the first call by Spark.
+    """Reader for invalid options. It raises the OptionError when Spark first calls it.
 
     If `streamReader()` itself raised the error, Spark would show its own UnboundLocalError instead: its runner calls
     stop() of the reader that it did not get (Spark 4.2 and 4.3, python_streaming_source_runner).
@@ -415,7 +427,7 @@ class RejectedStreamReader(DataSourceStreamReader):
         self._raise()
 
     def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
+        """Do nothing, because this reader has no connections."""
 
 
 def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# Name -> Spark's name of its type.
+# Spark's name of the type of each column.
 COLUMNS: Final[dict[str, str]] = {
     "key": "binary",
     "value": "binary",

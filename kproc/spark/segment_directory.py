@@ -40,19 +40,22 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 LOOKS: Final = 20
-"""Number of consecutive failures to open a listed file after which the log counts as corrupt."""
+"""Number of times in a row that a listed segment is missing, after which the log counts as corrupt."""
 _TIME_INDEX: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _SWAP_LOOKS: Final = 100
 _SWAP_PAUSE_MS: Final = 20
-"""The renames of a replacement take less than a millisecond, on a busy host a few more: after 2 s nobody does them."""
-# Errors of a sync on a read-only medium and on file systems without syncs.
+"""Pause, in ms, between 100 checks for `.swap` files. A broker's renames take some ms at most.
+
+After 2 s none is active.
+"""
+# Errors of fsync() on a read-only medium and on file systems that do not support it.
 _NO_SYNC: Final = frozenset({errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _fs = OsFs()
 _Found = TypeVar("_Found")
 
 
 class HalfReplaced(Exception):
-    """A crash interrupted compaction between its renames. Only the broker's next start decides which files count."""
+    """A crash interrupted a compaction between its renames. The broker's next start decides which files are valid."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ class SegmentDirectory:
                 names = os.listdir(self.directory)
             except FileNotFoundError:
                 return []
-            # The broker is between the renames of a compaction: the old segments are renamed to `.deleted` already, and
-            # their replacement still has its `.swap` name. Wait until it is done.
+            # `.swap`: the broker is between the renames of a compaction. It has renamed the old segments to `.deleted`,
+            # but not yet their replacement to its final name. Wait until it has.
             swaps = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
             if not swaps:
                 break
@@ -89,10 +92,11 @@ class SegmentDirectory:
         return sorted(base for base in parsed if base is not None)
 
     def sync(self) -> None:
-        """Sync the segments and their names.
+        """Sync the segment files and the directory with their names.
 
-        The files do not show how far the broker has synced them. Without a sync of our own a power loss could take
-        records of acks=all that a job has read. A medium without syncs has no unsynced records.
+        The files do not show how far the broker has synced them. Without this sync, a power loss could remove records
+        of acks=all that a job has read. Errors of a medium without syncs are ignored, because it has no unsynced
+        records.
         """
 
         def sync_all(bases: list[int]) -> None:
@@ -104,8 +108,8 @@ class SegmentDirectory:
                     os.close(descriptor)
 
         self.repeat_until_listed(sync_all)
-        # A name that is not synced can be lost, and with it all records of its segment. So the directory is synced,
-        # too.
+        # Sync the directory, too. If a file's name is not synced, a power loss can remove the file with all its records
+        # (fsync(2)).
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync(descriptor)
@@ -124,7 +128,7 @@ class SegmentDirectory:
             return open_regular(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY)
 
     def repeat_until_listed(self, look: Callable[[list[int]], _Found]) -> _Found:
-        """Return the result of `look(bases)`. Repeat it if a segment disappears meanwhile.
+        """Call `look` with the base offsets and return its result. Repeat the call if a segment disappears during it.
 
         Raises Corrupt if a listed segment is missing LOOKS times in a row.
         """
@@ -142,7 +146,10 @@ class SegmentDirectory:
             return 0
 
     def offset_index(self, base: int) -> tuple[Array, Array]:
-        """Return (last offsets, positions) of the index's entries. Both are empty if the index is missing."""
+        """Return (last offsets, positions) of the entries in a segment's offset index.
+
+        Both are empty if the index is missing.
+        """
         content = _fs.read_file(self.directory / segment_file_name(base, INDEX_SUFFIX)) or b""
         pairs = np.frombuffer(content[: len(content) // 8 * 8], ">i4").reshape(-1, 2).astype(np.int64)
         rows = _growing(pairs[:, 1])
@@ -152,11 +159,11 @@ class SegmentDirectory:
         content = _fs.read_file(self.directory / segment_file_name(base, TIME_INDEX_SUFFIX)) or b""
         entries = np.frombuffer(content[: len(content) // 12 * 12], _TIME_INDEX)
         entries = entries[: _growing(entries["timestamp"])]
-        # A single entry with timestamp 0 is preallocated space.
+        # Kafka preallocates the index with zeros: a single entry with timestamp 0 is unused space.
         return entries[1:] if len(entries) == 1 and entries["timestamp"][0] == 0 else entries
 
     def indexed(self, base: int, offset: int) -> tuple[int, int]:
-        """Return (last offset, position) of the last index entry at or below the offset, or (base, 0)."""
+        """Return (last offset, position) of the last index entry at or below the offset, or else (base, 0)."""
         last_offsets, positions = self.offset_index(base)
         entry = int(np.searchsorted(last_offsets, offset, side="right")) - 1
         return (int(last_offsets[entry]), int(positions[entry])) if entry >= 0 else (base, 0)
@@ -164,14 +171,16 @@ class SegmentDirectory:
     def position(self, base: int, offset: int, descriptor: int) -> int:
         """Return a position in the open segment at or before the batch that contains the offset.
 
-        The index can belong to another file than the descriptor. Return 0 if the batch at the position does not fit.
+        Return 0, the start of the segment, if the batch at the index's position does not match the entry: the index can
+        belong to another version of the segment than the open file.
         """
         last_offset, position = self.indexed(base, offset)
         raw = os.pread(descriptor, HEADER_BYTES, position) if position else b""
         if len(raw) < HEADER_BYTES:
             return 0
         header = HEADER.unpack(raw)
-        # If Kafka appends several batches at once, their entry has the last offset of all of them.
+        # Accept a smaller last offset than the entry's: if Kafka appends several batches at once, their index entry has
+        # the last offset of all of them.
         is_it = (
             header[MAGIC_BYTE] == MAGIC
             and base <= header[BASE_OFFSET] <= last_offset_of(header) <= last_offset
@@ -188,7 +197,10 @@ def _sync(descriptor: int) -> None:
 
 
 def _growing(numbers: Array) -> int:
-    """Return the length of the increasing prefix. Kafka preallocates an active segment's index with zeros behind it."""
+    """Return the length of the increasing prefix.
+
+    In an active segment's index, zeros that Kafka preallocated follow it.
+    """
     stops = np.flatnonzero(numbers[1:] <= numbers[:-1])
     if len(stops):
         return int(stops[0]) + 1

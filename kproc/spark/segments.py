@@ -6,7 +6,7 @@ The data directory can be kproc's or Apache Kafka's, and a copy, a mount, or in 
 cuts the logs into ranges of offsets at entries of the indexes. Each task reads one range with the decoder of
 format("kproc"). The table has the columns of that format.
 
-Spark imports this module in every session, like source.py, so the methods import the modules with the work.
+Spark imports this module in every session. So the import must be fast, and the methods import other modules.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class LogRange(InputPartition):
 
 
 class LogFileReader(DataSourceReader):
-    """Reader that plans in the driver and reads in the tasks. Spark pickles it into the tasks."""
+    """Reader of segment files. It plans ranges in the driver and reads one in each task.
+
+    Spark pickles it into the tasks.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         from kproc.spark.log_options import LogOptions
@@ -67,7 +70,10 @@ class LogFileReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges of the tasks. If there are none, Spark creates one task without a value."""
+        """Return the ranges of the tasks.
+
+        If the list is empty, Spark still creates one task, whose partition has no range.
+        """
         from kproc.spark.log_plan import plan
 
         return [

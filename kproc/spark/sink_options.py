@@ -32,15 +32,15 @@ from kproc.wire.compression import Compression
 MiB: Final = 1024 * 1024
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
-# Brokers remember this many batches of a producer and partition, to recognise a retry
-# (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
+# Number of batches that a broker remembers of a producer in a partition, to recognise retries (Kafka's
+# ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 IDEMPOTENT_WINDOW_MAX: Final = 5
 
-# The default of the broker's transaction.max.timeout.ms. A batch must not take longer. If a run crashes while it
-# commits a batch, the next run can complete the batch within this time without writing rows again.
+# Default of the broker's transaction.max.timeout.ms. A batch must not take longer. If a run crashes while it commits,
+# the next run can complete the commit within this time without writing rows again.
 TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
 
-# Rejected option -> the reason, and what to do instead.
+# By rejected option: the reason, and what to do instead.
 _REFUSED: Final[Mapping[str, str]] = {
     "kafka.partitioner.class": "a Java class cannot run here: put the partition into a column named partition",
     "kafka.key.serializer": "keys are bytes already: cast the column to string or binary",
@@ -51,7 +51,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.transaction.two.phase.commit.enable": f"the sink commits in two phases by itself: delivery={EXACTLY_ONCE}",
     "kafka.transactional.id": f"the sink names its transactions by the query: use delivery={EXACTLY_ONCE}",
 }
-# Producer settings that change nothing here: sockets, metrics and back-off of connections are this client's own.
+# Settings of Kafka's producer that are accepted and ignored, because they concern sockets, metrics and reconnects,
+# which this client does in its own way.
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "kafka.auto.include.jmx.reporter",
@@ -88,7 +89,7 @@ class ProducerSettings:
     is_idempotent: bool = True
     codec: int = 0  # compression.type
     level: int | None = None  # compression.<type>.level
-    # Kafka's default of 16 KiB is for producers that send single records.
+    # Kafka's default is 16 KiB, for producers that send single records. A task has many rows for each batch.
     batch_bytes: int = 512 * 1024  # batch.size
     request_bytes: int = MiB  # max.request.size
     buffer_bytes: int = 32 * MiB  # buffer.memory
@@ -106,7 +107,7 @@ class ProducerSettings:
 
     @property
     def window_max(self) -> int:
-        """Largest number of batches of one partition in flight."""
+        """Largest number of batches of one partition that are in flight at a time."""
         return min(self.requests_max, IDEMPOTENT_WINDOW_MAX) if self.is_idempotent else self.requests_max
 
 
@@ -130,7 +131,7 @@ class SinkOptions:
     """None means delivery=at-least-once."""
 
 
-# Option -> field, and the parser of its value.
+# By option: the field of ProducerSettings, and the parser of the option's value.
 _PRODUCER: Final[OptionTable] = {
     "kafka.client.id": ("client_id", read_text),
     "kafka.acks": ("acks", partial(read_choice, choices={"all": -1, "-1": -1, "1": 1, "0": 0})),
@@ -198,7 +199,7 @@ def _exactly_once(options: Mapping[str, str]) -> ExactlyOnce | None:
         )
     if chosen == EXACTLY_ONCE:
         return ExactlyOnce(**given)
-    # Without transactions kafka.transaction.timeout.ms has no effect. It is accepted.
+    # Without transactions, kafka.transaction.timeout.ms is accepted and has no effect. txnAppId is rejected.
     if "app_id" in given:
         raise OptionError(f"txnAppId has an effect only with delivery={EXACTLY_ONCE}: set that, too")
     return None

@@ -1,8 +1,8 @@
 """`maxBytesPerTrigger`: limit a batch by bytes, with any broker.
 
 Kafka's protocol has no request for the number of bytes between two offsets. So the driver fetches the beginning of each
-partition's backlog, up to SAMPLE_BYTES, and reads its batch headers. Up to there bytes are exact. Beyond, they are
-estimated by the sample's bytes per offset.
+partition's backlog, up to SAMPLE_BYTES, and reads its batch headers. Within this sample bytes are exact. Beyond it,
+they are estimated by the sample's bytes per offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import parse_header
 
 SAMPLE_BYTES: Final = 256 << 10
-"""Bytes that the driver fetches of each partition for each batch. The fetch takes a few hundred us."""
+"""Bytes that the driver fetches of each partition for each batch. The Fetch takes a few 100 us."""
 
 
 def limited_by_bytes(
@@ -29,14 +29,14 @@ def limited_by_bytes(
 ) -> Offsets:
     """Return the end of a batch of about `maxBytesPerTrigger`, shared equally among partitions with a backlog.
 
-    Each of them gets at least one record batch, so that none starves.
+    Each such partition gets at least one record batch, so that none starves.
     """
     assert options.max_bytes is not None
     busy = [partition for partition in end if end[partition] > start.get(partition, 0)]
     result = dict(end)
     left, count = options.max_bytes, len(busy)
     spans = {partition: _batches(options, cluster, partition, start.get(partition, 0)) for partition in busy}
-    # Begin with the smallest backlog, because the others share the bytes that it leaves over.
+    # Begin with the smallest backlog, so that the other partitions share the bytes that it does not need.
     for partition in sorted(busy, key=lambda each: end[each] - start.get(each, 0)):
         begin = start.get(partition, 0)
         stop, used = _reach(spans[partition], begin, end[partition], left // count)
@@ -48,13 +48,13 @@ def limited_by_bytes(
 def _batches(
     options: SourceOptions, cluster: Cluster, partition: TopicPartition, offset: int
 ) -> list[tuple[int, int]]:
-    """Return (offset behind the batch, bytes) of each batch in the sample at this offset."""
+    """Return (offset after the batch, bytes) of each record batch in the sample from this offset on."""
     try:
         fetched = cluster.fetch(
             partition, offset, FetchLimits(SAMPLE_BYTES, wait_ms=0), isolation=options.isolation
         )
     except (OffsetOutOfRange, UnknownTopic):
-        # `StreamReader.partitions` reports the loss, so the end that we return here does not matter.
+        # Without a sample any end will do, because `StreamReader.partitions` reports the lost records.
         return []
     found, position = [], 0
     while position + HEADER_BYTES <= len(fetched.records):
@@ -78,7 +78,7 @@ def _reach(batches: list[tuple[int, int]], begin: int, end: int, share_bytes: in
         used += size
         if behind >= end:
             return end, used
-    # The share is larger than the sample. Assume that the rest has as many bytes per offset.
+    # The share is larger than the sample. Assume that records after the sample have the sample's bytes per offset.
     sampled = batches[-1][0] - begin
     more = max(0, share_bytes - used) * sampled // used
     stop = min(end, batches[-1][0] + more)

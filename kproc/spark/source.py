@@ -1,8 +1,8 @@
 """`format("kproc")`: the data source from which Spark gets readers and writers.
 
 Spark imports this module in every session and in six kinds of processes, also if the user needs other sources only. So
-the import must be fast and must not fail without pyarrow, and the methods import the modules with the work. Spark
-passes their parameters by keyword, so their names are fixed.
+the import must be fast and must not fail without pyarrow, and the methods import other modules of kproc. Spark passes
+their parameters by keyword, so their names are fixed.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class _Task:
         offset = self._wanted.start
         files = local_files(self._options, self._wanted.partition, self._topic_id)
         if files is not None:
-            # Files can still contain records below the log's start that were deleted. A broker does not return those.
+            # Begin at the log's start offset at least: the files can contain deleted records below it, which a Fetch
+            # does not return.
             offset = self._from_log_start(offset)
         decoder = self._decoder(offset)
         if files is not None and not decoder.is_done:
@@ -70,7 +71,7 @@ class _Task:
             except OffsetOutOfRange as error:
                 yield from decoder.flush()
                 offset = self._after_loss(error.offset)
-                # A batch can begin below the log's start. The new decoder leaves out its deleted records.
+                # A batch at the log's start can contain deleted records below it. The new decoder leaves these out.
                 decoder = self._decoder(offset)
                 continue
             except UnknownTopic as error:
@@ -90,7 +91,7 @@ class _Task:
     def _read_files(self, files: PartitionFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range that the leader's files have.
 
-        If the files fail or end early, the caller fetches the rest, from `decoder.next_offset` on.
+        If the files cannot be read or end before the range, the caller fetches the rest, from `decoder.next_offset` on.
         """
         from kproc.spark.log_files import OffsetGone
         from kproc.spark.segment_directory import HalfReplaced
@@ -115,7 +116,7 @@ class _Task:
         return log_start
 
     def _decoder(self, start: int) -> Decoder:
-        # Imported here because it imports numpy and pyarrow, which only a task with records needs.
+        # Import the decoder here, because it imports numpy and pyarrow, which only a task with records needs.
         from kproc.spark.decode import Decoder
 
         topic, partition = self._wanted.partition

@@ -16,10 +16,10 @@ from kproc.spark.partitioner import Int32s, Int64s, Spread, partitions_by_key
 from kproc.spark.producer import BatchProducer
 from kproc.spark.sink_options import SinkOptions
 
-# Rows of a topic wait until they could fill a batch of each of its partitions, or until they have this many bytes.
+# Limit for the waiting rows of one topic. They wait until they can fill a batch of each partition, or reach this size.
 GATHER_BYTES_MAX: Final = 8 * 1024 * 1024
-# Limit for all waiting rows of a task, with the buffers that Arrow keeps alive for them. Above it the topic with the
-# most bytes is encoded.
+# Limit for all waiting rows of a task, with the buffers that Arrow keeps alive for them. Above it the topic with most
+# bytes is encoded.
 GATHER_ALL_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ class _TopicRows:
         self.bytes = 0
         """Approximate size of the waiting rows on the wire."""
         self.held_bytes = 0
-        """Memory that the waiting rows keep alive. Columns that are not written can share their buffers."""
+        """Bytes of memory that the waiting rows keep alive: their buffers can contain columns that are not written."""
 
 
 class TaskWriter:
@@ -53,13 +53,14 @@ class TaskWriter:
         self._held_bytes = 0
         self._has_digest = has_digest
         self.digest = 0
-        """Digest of the rows so far, with `has_digest`."""
+        """Digest of the rows that were written so far. 0 without `has_digest`."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Write everything and wait until it is acknowledged."""
+        """Write all rows, and wait until the brokers have acknowledged them."""
         for batch in batches:
             for topic, part in self._by_topic(batch):
-                # A part is a copy of its rows. The whole batch also keeps its unused columns in memory.
+                # A batch with rows of several topics is copied by topic. One that is used whole also keeps its unused
+                # columns in memory.
                 self._gather(topic, *self._rows(part), held_bytes=batch.nbytes if part is batch else 0)
             self._producer.poll()
         for name in self._topics:
@@ -83,7 +84,7 @@ class TaskWriter:
             yield name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
 
     def _rows(self, batch: pa.RecordBatch) -> tuple[RowColumns, pa.Array | None]:
-        """Return the columns as records need them, and the column `partition` if there is one."""
+        """Return the columns of the records, key and value as binary, and the column `partition` if there is one."""
         columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
         keys = columns.get("key")
         headers = columns.get("headers")
@@ -102,7 +103,7 @@ class TaskWriter:
         if column is None:
             return np.full(count, now_ms, np.int64)
         microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-        # Round towards the past, also before 1970, like Spark's own casts.
+        # Round to the earlier millisecond, even before 1970, as Spark's own casts do.
         stamps: Int64s = np.floor_divide(np.asarray(microseconds.fill_null(now_ms * 1000)), 1000)
         return stamps
 
@@ -121,7 +122,8 @@ class TaskWriter:
         enough = self._options.producer.batch_bytes * self._producer.partition_count(name)
         if topic.bytes >= min(enough, GATHER_BYTES_MAX):
             self._encode(name)
-        # Encode the topic that holds most memory, because small batches of many topics would compress badly.
+        # Encode only the topic that holds most memory. Encoding all would make small batches of many topics, which
+        # compress badly.
         while self._held_bytes >= GATHER_ALL_BYTES_MAX:
             self._encode(max(self._topics, key=lambda each: self._topics[each].held_bytes))
 
@@ -159,8 +161,8 @@ class TaskWriter:
         if rows.keys is None:
             chosen = topic.spread.next_partitions(size, count)
         else:
-            # Hash keys as Kafka's Java clients do (murmur2), so that records of one key go to one partition, whoever
-            # writes them.
+            # Hash keys as Kafka's Java clients do (murmur2), so that all producers write records of one key to one
+            # partition.
             chosen = partitions_by_key(rows.keys, count)
             if rows.keys.null_count:
                 without = np.flatnonzero(np.asarray(rows.keys.is_null()))
@@ -180,7 +182,7 @@ def _in_range(partitions: Int32s, topic: str, count: int) -> Int32s:
 
 
 def _joined(gathered: Sequence[RowColumns]) -> RowColumns:
-    """Concatenate the pieces. A column that a piece does not have is null in its rows."""
+    """Concatenate pieces of rows. If a piece lacks a column, its rows have null there."""
     if len(gathered) == 1:
         return gathered[0]
 
@@ -202,6 +204,6 @@ def _joined(gathered: Sequence[RowColumns]) -> RowColumns:
 
 
 def _joined_wanted(gathered: Sequence[tuple[RowColumns, pa.Array | None]]) -> pa.Array | None:
-    """Concatenate the partition columns. Either every piece has one, or none."""
+    """Concatenate the `partition` columns of the pieces. Either every piece has one, or none has."""
     parts = [wanted for _, wanted in gathered if wanted is not None]
     return pa.concat_arrays(parts) if parts else None

@@ -14,12 +14,12 @@ from kproc.spark.sink_options import ProducerSettings
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 
-# The first Metadata request can create the topic. Its leader must appear within this time.
+# The first Metadata request can create the topic. Time, in ms, within which the topic and its leader must exist then.
 UNKNOWN_TOPIC_MS: Final = 5_000
 
 
 class TopicLeaders:
-    """The known leaders by topic and partition. One Producer owns it.
+    """The known leaders by topic and partition. One BatchProducer owns it.
 
     on_node: called with the id and address of each broker in every Metadata response.
     """
@@ -38,10 +38,10 @@ class TopicLeaders:
         self._leaders: dict[str, dict[int, int]] = {}
         self._asked_ns: dict[str, int] = {}
         self.is_stale = False
-        """True if a leader has moved or could not be reached since the last request for all lanes."""
+        """True if a leader has moved or was unreachable since the leaders of all busy lanes were last requested."""
 
     def mark_stale(self) -> None:
-        """Request the leaders again in the next turn."""
+        """Let the Producer request the leaders of its busy lanes again in its next duty cycle."""
         self.is_stale = True
 
     def mark_fresh(self) -> None:
@@ -56,7 +56,7 @@ class TopicLeaders:
         """Return the number of partitions, from Metadata of at most `metadata_age_ms`.
 
         The request can create the topic, if options and broker allow that. Raises ProduceFailed if the topic does not
-        exist or has no leader in time.
+        exist, or if it has no leader in time.
         """
         known = self._leaders.get(topic)
         age_ns = self._clock.now_ns() - self._asked_ns.get(topic, 0)
@@ -80,7 +80,8 @@ class TopicLeaders:
             if not code:
                 return
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
-            # The Metadata request itself can create the topic, which is then unknown for a moment.
+            # The Metadata request itself can create the topic. Until the broker has created it, it answers
+            # UNKNOWN_TOPIC_OR_PARTITION: retry.
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 if not self._settings.creates_topics or spent_ms > UNKNOWN_TOPIC_MS:
                     raise ProduceFailed(

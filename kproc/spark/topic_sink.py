@@ -34,7 +34,8 @@ def topic_sink(
     Raises OptionError for options that cannot be used.
     """
     require_spark()
-    # Spark imports this package in every session and in six kinds of processes: imports stay light.
+    # Import here, because Spark imports this package in every session and in six kinds of processes, which must stay
+    # fast.
     from kproc.spark.option_values import OptionError
     from kproc.spark.sink_options import EXACTLY_ONCE, parse_sink_options
 
@@ -64,7 +65,7 @@ def _query_id(rows: DataFrame) -> str:
     try:
         found = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     except Exception as error:
-        # Spark Connect has no SparkContext and raises an error of its own.
+        # With Spark Connect a session has no SparkContext, and the access raises an error of Spark's own.
         raise OptionError(f"the query's id is unknown here ({error}); give topic_sink a name") from error
     if not found:
         raise OptionError("topic_sink writes batches of foreachBatch; outside of a query give it a name")

@@ -20,10 +20,10 @@ from kproc.spark.lane import ProduceFailed, ProducerIdentity
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.header import ApiKey
 
-# Marks are committed as offsets of this topic. It always exists, and nobody deletes it, so the marks are never deleted
-# with their topic.
+# Topic under which marks are committed as offsets. Brokers delete the offsets of a deleted topic, and nobody deletes
+# this one.
 MARK_TOPIC: Final = "__consumer_offsets"
-# These codes mean that the transaction is not open any more under this epoch.
+# Error codes by which a coordinator says that the transaction with this producer epoch is not open any more.
 _ENDED: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -33,7 +33,7 @@ _ENDED: Final = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-# These codes mean that the coordinator must be looked up again.
+# Error codes after which the coordinator must be looked up again.
 _ELSEWHERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _WAIT_MS: Final = 100
 _ADVICE: Final = {
@@ -51,14 +51,20 @@ class Transactions:
     """Client of the coordinators of a cluster. One thread owns it and its Cluster."""
 
     def __init__(self, cluster: Cluster, *, timeout_ms: int, limit_ms: int) -> None:
-        """`timeout_ms`: age at which a broker aborts an open transaction. `limit_ms`: how long to retry a request."""
+        """Create a client of the transaction coordinators of `cluster`.
+
+        timeout_ms: age at which a broker aborts an open transaction. limit_ms: how long to retry a request.
+        """
         self._cluster = cluster
         self._timeout_ms = timeout_ms
         self._limit_ms = limit_ms
         self._coordinators: dict[tuple[str, bool], int] = {}
 
     def init(self, transactional_id: str) -> ProducerIdentity:
-        """Return a new epoch by InitProducerId. Wait until a transaction of the old epoch has ended."""
+        """Request a new producer epoch by InitProducerId, which aborts an open transaction of the old epoch.
+
+        Wait for its end.
+        """
         fields = {"transactional_id": transactional_id, "transaction_timeout": self._timeout_ms}
         answer = self._send_request(ApiKey.INIT_PRODUCER_ID, transactional_id, fields, newest=4)
         self._check(answer["error_code"], f"InitProducerId of {transactional_id}")
@@ -75,7 +81,7 @@ class Transactions:
         self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
 
     def is_open(self, identity: ProducerIdentity, place: TopicPartition) -> bool:
-        """Return True if the transaction is open. The test is to add a partition that it contains already."""
+        """Return True if the transaction is open, by adding a partition that it contains already."""
         code = self._add(identity, [place])
         if code not in _ENDED:
             self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
@@ -90,16 +96,20 @@ class Transactions:
                 {"name": topic, "partitions": numbers} for topic, numbers in numbers_by_topic(places).items()
             ],
         }
-        # Use version 3 at most, because later versions of this request are for brokers only (KIP-890).
+        # Use version 3 of AddPartitionsToTxn at most, because later versions are for brokers only (KIP-890).
         answer = self._send_request(
             ApiKey.ADD_PARTITIONS_TO_TXN, _name(identity), fields, newest=3, codes_of=_partition_codes
         )
-        # If one partition cannot be added, no partition is added, and the others have OPERATION_NOT_ATTEMPTED.
+        # If a broker cannot add one of the partitions, it adds none, and answers OPERATION_NOT_ATTEMPTED for the
+        # others.
         codes = [code for code in _partition_codes(answer) if code]
         return next((code for code in codes if code != ErrorCode.OPERATION_NOT_ATTEMPTED), 0)
 
     def mark(self, identity: ProducerIdentity, marks: Mapping[int, Mark]) -> None:
-        """Add offsets to the transaction, for the group of its name. Its commit makes them visible."""
+        """Add offsets to the transaction, for the group with the name of the transactional id.
+
+        The transaction's commit makes the offsets visible.
+        """
         group = _name(identity)
         fields: dict[str, Any] = {
             "transactional_id": group,
@@ -107,8 +117,8 @@ class Transactions:
             "group_id": group,
             "producer_epoch": identity.epoch,
         }
-        # KIP-98: the group's partition must be in the transaction before the offsets are. Clients of transaction
-        # version 2 need no such request, but this one speaks version 1.
+        # KIP-98: the group's internal partition must be added to the transaction before its offsets. Clients of
+        # transaction version 2 (KIP-890) need no such request, but this client uses version 1.
         answer = self._send_request(ApiKey.ADD_OFFSETS_TO_TXN, group, fields, newest=3)
         self._check(answer["error_code"], f"AddOffsetsToTxn of {group}")
         rows = [
@@ -121,8 +131,8 @@ class Transactions:
             for partition, mark in marks.items()
         ]
         fields |= {
-            # KIP-447 lets a consumer's group fence the commit by its generation. The marks belong to no consumer, so
-            # there is no generation.
+            # KIP-447: a generation and member id would let the broker reject a commit of an old group member. A mark
+            # belongs to no member.
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
@@ -135,15 +145,18 @@ class Transactions:
             self._check(code, f"TxnOffsetCommit of {group}")
 
     def finish(self, identity: ProducerIdentity, *, commit: bool) -> bool:
-        """Commit or abort. Return False if it was fenced, was ended the other way, or has never begun."""
+        """Commit or abort a transaction by EndTxn.
+
+        Return False if it was fenced, ended in the other way, or never begun.
+        """
         fields = {
             "transactional_id": identity.transactional_id,
             "producer_id": identity.producer_id,
             "producer_epoch": identity.epoch,
             "committed": commit,
         }
-        # From version 5 on each transaction has an epoch of its own (KIP-890). The sink uses transactions of the first
-        # version.
+        # Use version 3 at most: EndTxn from version 5 on raises the epoch (KIP-890), and the sink uses the first
+        # transaction version.
         code = self._send_request(ApiKey.END_TXN, _name(identity), fields, newest=3)["error_code"]
         if code in _ENDED:
             return False
@@ -178,7 +191,8 @@ class Transactions:
         """Return the transactional ids with this prefix that have an open transaction, from all coordinators."""
         found: list[str] = []
         for node in self._cluster.nodes():
-            # A prepared transaction is decided already, and ends by itself.
+            # Do not list prepared transactions (PrepareCommit, PrepareAbort): their outcome is decided, and the
+            # coordinator ends them.
             fields = {"state_filters": ["Ongoing"], "producer_id_filters": []}
             answer = self._cluster.call(ApiKey.LIST_TRANSACTIONS, fields, node=node, limit_ms=self._limit_ms)
             self._check(answer["error_code"], "ListTransactions")
@@ -186,7 +200,7 @@ class Transactions:
         return sorted(each for each in found if each.startswith(prefix))
 
     def wait(self) -> None:
-        """Sleep for a moment before the next try."""
+        """Sleep for 100 ms before the caller's next attempt."""
         pause(_WAIT_MS)
 
     # -- how
@@ -211,16 +225,15 @@ class Transactions:
         def attempt() -> dict[str, Any]:
             node = self._coordinators.get(key)
             if node is None:
-                # Keep the coordinator, because FindCoordinator is a round trip of its own, and coordinators seldom
-                # move.
+                # Cache the coordinator, because FindCoordinator costs a round trip and coordinators seldom move.
                 node = self._cluster.coordinator(name, of_transactions=not is_group, limit_ms=self._limit_ms)
                 self._coordinators[key] = node
             try:
                 answer = self._cluster.call(api_key, fields, node=node, newest=newest, limit_ms=0)
             except Unreachable as error:
                 del self._coordinators[key]
-                # A broker that does not respond may have passed the coordinator on, so look it up again with the next
-                # try.
+                # If a broker does not respond, another one can have become the coordinator. So the next attempt looks
+                # it up again.
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
             codes = [answer["error_code"]] if codes_of is None else codes_of(answer)
             for code in codes:
@@ -246,11 +259,14 @@ class OpenTransaction:
     def __init__(self, transactions: Transactions, identity: ProducerIdentity) -> None:
         self.identity = identity
         self.places: dict[TopicPartition, None] = {}
-        """Its partitions, in the order in which they were added."""
+        """Partitions in the transaction, in the order in which they were added."""
         self._transactions = transactions
 
     def add(self, places: Iterable[TopicPartition]) -> None:
-        """Add those partitions that are not in the transaction yet. Raise ProduceFailed if it is not open any more."""
+        """Add partitions that are not in the transaction yet.
+
+        Raise ProduceFailed if the transaction is not open any more.
+        """
         new = [place for place in places if place not in self.places]
         if new:
             self._transactions.add(self.identity, new)

@@ -1,4 +1,4 @@
-"""Errors for users reach them as one sentence instead of below the stack of Spark's Python process."""
+"""Show errors for users as one sentence, instead of below the stack of Spark's Python process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def sentence_first() -> Iterator[None]:
         yield
     except Exception as error:
         if is_for_users(error) and _is_spark_process():
-            # The process ends with this error, so the switch hides no other error's stack.
+            # Let Spark hide the stack. Spark's Python process ends with this error, so no other error's stack is
+            # hidden.
             os.environ[_HIDE] = "1"  # noqa: TID251 - Spark reads it there
         raise
 
@@ -40,6 +41,6 @@ def sentence_first_rows(rows: Iterator[_Row]) -> Iterator[_Row]:
 
 
 def _is_spark_process() -> bool:
-    """Return True in a process that Spark started to run Python code for it, not in the user's own program."""
+    """Return True in a Python process that Spark has started, and False in the user's own program."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")

@@ -1,11 +1,11 @@
 """find_fields: positions of all fields of all records of many batches, by numpy over whole columns.
 
-Only the chain of lengths is sequential, because a record begins where the one before it ends. That is one loop. It can
-be compiled (chain.py). In Python it skips over runs of records of equal size. All fields are then read column by
-column: one gather reads the first byte of a varint in every record, the next one the second byte where there is one,
-and so on.
+Only the chain of lengths is sequential, because a record begins where the one before it ends. One loop follows it,
+which can be compiled (chain.py). In Python the loop skips over runs of records of equal size. All fields are then read
+column by column: one gather reads the first byte of a varint in every record, the next one the second byte where there
+is one, and so on.
 
-The records need PADDING behind them, because a gather can read past the last record.
+The records need PADDING after them, because a gather can read past the last record.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PADDING: Final = bytes(16)
 _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
-# A run of fewer records takes as long as reading them one by one.
+# Least number of records that are checked as a run. Fewer are read one by one, which is as fast.
 _RUN_MIN: Final = 12
 # Largest number of records of equal size that are checked together.
 _RUN_MAX: Final = 1024
 
 
 class WantedFields(NamedTuple):
-    """The record fields that the query reads, so that the others need not be found."""
+    """The record fields that the query reads. The positions of other fields are not computed."""
 
     timestamp: bool
     offset: bool
@@ -62,12 +62,12 @@ class Fields(NamedTuple):
 
 
 def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: WantedFields) -> Fields | None:
-    """Return the fields of all records, or None if they are damaged.
+    """Return the fields of all records, or None if a record is damaged.
 
     begins, ends, counts: one entry per batch: its bytes in `raw`, and its number of records.
     wanted: the fields to return.
     """
-    # Reject an impossible count first, because memory is allocated by it.
+    # Reject a record count that its batch's bytes cannot hold, because memory is allocated by the count.
     if (counts > (ends - begins) // RECORD_BYTES_MIN).any():
         return None
     try:
@@ -107,7 +107,7 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
                 step, size = 2 + ((first & 127 | second << 7) >> 1), 2
             else:
                 step, size = _long_step(raw, position)
-            # Lengths are zigzag-encoded, so an odd one is negative.
+            # Lengths are zigzag-encoded, so an odd first byte is a negative length: damage.
             if first & 1 or position >= end:
                 return None
             if step != before or left < _RUN_MIN or size > 2:
@@ -122,7 +122,8 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
             singles.clear()
             position += run * step
             left -= run
-            # A run of _RUN_MAX can continue. A shorter run is followed by a record of another length.
+            # A run of _RUN_MAX records can continue with the next record. After a shorter run, a record of another
+            # length follows.
             before = step if run == _RUN_MAX else 0
         if position != end:
             return None
@@ -152,8 +153,11 @@ def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
 
 
 def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: WantedFields) -> Fields | None:
-    """Return all fields. `position` has the current position in every record and moves from field to field."""
-    # A record ends where the next one begins, the last one with its batch.
+    """Return the wanted fields of all records, or None if a record is damaged.
+
+    The array `position` has the current position in every record and moves from field to field.
+    """
+    # A record ends where the next one begins. The last record of a batch ends with the batch.
     record_end = np.empty_like(starts)
     record_end[:-1] = starts[1:]
     record_end[np.cumsum(counts)[counts > 0] - 1] = ends[counts > 0]
@@ -173,7 +177,7 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
     else:
         position = _skip(data, position, _VARINT_BYTES_MAX)
     key_bytes, key_at, position = _length_and_place(data, position)
-    # At least one byte must follow the key: the value's length.
+    # Reject a record that ends with its key: at least the byte of the value's length must follow.
     if (position >= record_end).any():
         return None
     value_bytes, value_at, position = _length_and_place(data, position)
@@ -199,7 +203,7 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
 
 
 def _length_and_place(data: Array, position: Array) -> tuple[Array, Array, Array]:
-    """Return (length, place, position behind it) of a key or a value in every record. Null has the length -1."""
+    """Return (length, position, position after it) of a key or a value in every record. Null has the length -1."""
     length, place = _varints(data, position)
     length = _signed(length)
     return length, place, place + np.maximum(length, 0)
@@ -240,7 +244,7 @@ def _signed(values: Array) -> Array:
 
 
 def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """Return the unsigned varints at the positions, and the positions behind them."""
+    """Return the unsigned varints at the positions, and the positions after them."""
     first = data[position]
     if first.max(initial=0) < 128:
         return first.astype(np.int64), position + 1
@@ -260,7 +264,10 @@ def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -
 
 
 def _skip(data: Array, position: Array, bytes_max: int) -> Array:
-    """Return the positions behind the varints at the positions. IndexError: one has more than `bytes_max` bytes."""
+    """Return the positions after the varints at the positions.
+
+    Raises IndexError if one has more than `bytes_max` bytes.
+    """
     more = data[position] > 127
     position = position + 1
     rows = np.flatnonzero(more)

@@ -49,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = "kproc-spark"
 _BACKOFF_MS: Final = 10
-# Time limit for aborting transactions. Without us they time out, or the next run aborts them.
+# Time limit, in ms, for aborting transactions. If it is exceeded, they time out at the broker, or the next run aborts
+# them.
 _DROP_MS: Final = 5_000
 
 
@@ -67,7 +68,7 @@ class PartitionWritten:
 
 @dataclass
 class KprocCommitMessage(WriterCommitMessage):
-    """A task's report to the driver. `query_id` and `batch_id` are None in a batch write."""
+    """A task's report to the driver about its rows. `query_id` and `batch_id` are None in a batch write."""
 
     query_id: str | None
     batch_id: int | None
@@ -97,7 +98,7 @@ class MicroBatch(NamedTuple):
 def current_micro_batch() -> MicroBatch:
     """Return the query and micro-batch of the running task.
 
-    They come from the task's context, because Spark's interface for writers does not pass them.
+    Both come from the TaskContext of Spark, because Spark's interface for writers does not pass them.
     """
     context = TaskContext.get()
     if context is None:
@@ -117,8 +118,8 @@ def batch_writer(options: Mapping[str, str], schema: types.StructType, overwrite
 def stream_writer(options: Mapping[str, str], schema: types.StructType, overwrite: bool) -> KprocStreamWriter:
     """Return the writer of `df.writeStream`.
 
-    `overwrite` is the output mode complete. Each batch then appends all rows of the result, as with Spark's own
-    connector: a topic keeps what it has.
+    overwrite: True in the output mode complete. Each batch then appends all rows of the result, as with Spark's own
+    connector, because records of a topic cannot be replaced.
     """
     return KprocStreamWriter(_checked(options, schema))
 
@@ -152,7 +153,7 @@ def _acquire_producer(options: SinkOptions) -> BatchProducer:
 
     Tasks of one process reuse a producer, and with it its connections and its producer id.
     """
-    # The key has the pid, because Spark's daemon forks its workers: a child must not use its parent's sockets.
+    # The key contains the pid, because Spark's daemon forks its workers, and a child must not use its parent's sockets.
     producer = _producers.pop((os.getpid(), options), None)
     if producer is not None:
         return producer
@@ -162,7 +163,10 @@ def _acquire_producer(options: SinkOptions) -> BatchProducer:
 
 
 def _release_producer(options: SinkOptions, producer: BatchProducer) -> None:
-    """Keep the producer for the next task. After a failed task close it instead: it can have unacknowledged batches."""
+    """Keep the producer for this process's next task.
+
+    Do not call this after a failed task, whose batches may be in flight.
+    """
     _close_at_exit()
     _producers[os.getpid(), options] = producer
 
@@ -174,7 +178,7 @@ def _close_at_exit() -> None:
 
 def _close_all() -> None:
     for (pid, _), producer in _producers.items():
-        # A forked child inherits this function, and the connections in it belong to the parent.
+        # A forked child inherits this exit handler and its parent's producers, whose connections it must not close.
         if pid == os.getpid():
             producer.close()
     _producers.clear()
@@ -211,7 +215,10 @@ def _written(producer: BatchProducer) -> list[PartitionWritten]:
 
 
 class BatchIdentity(NamedTuple):
-    """Identity of a batch when Spark runs it again. `has_marks` is False if a repetition cannot be recognised."""
+    """Name and number by which a batch is recognised when Spark runs it again.
+
+    has_marks: False if a repetition cannot be recognised, because the write has a random name.
+    """
 
     name: str
     batch: int
@@ -229,8 +236,8 @@ def stream_write(query_id: str | None, batch_id: int | None) -> BatchIdentity:
 
 def _transactions(options: SinkOptions, *, limit_ms: int | None = None) -> Transactions:
     assert options.exactly_once is not None
-    # The coordinator writes the markers of an ended transaction in some milliseconds, and rejects the next transaction
-    # with CONCURRENT_TRANSACTIONS until then. So retry soon.
+    # A coordinator needs some ms to write the markers of an ended transaction. Until then it rejects the next one with
+    # CONCURRENT_TRANSACTIONS. So use short pauses between retries.
     connecting = _connecting(options, backoff_ms=min(options.producer.backoff_ms, _BACKOFF_MS))
     return Transactions(
         cluster_of(options.bootstrap, connecting),
@@ -244,7 +251,8 @@ def write_task_once(
 ) -> KprocCommitMessage:
     """Write a task's rows into a transaction and leave it open. Write nothing if they are committed already.
 
-    is_stream: read all rows in any case, because stateful operators save their state at the end of their input.
+    is_stream: read all rows even if none is written, because stateful operators save their state at the end of their
+    input.
     """
     task, attempt = _task_and_attempt()
     message = KprocCommitMessage(*current_micro_batch(), task, attempt)
@@ -252,14 +260,15 @@ def write_task_once(
     commit = BatchCommit(transactions, write.name, write.batch, has_marks=write.has_marks)
     message.is_done = commit.is_done(task)
     message.is_decided = commit.is_decided
-    # Look for a row first, because a task without rows must not open a transaction.
+    # Read up to the first row before a transaction is opened, because a task without rows must not open one.
     first = None if message.is_done else next((batch for batch in batches if batch.num_rows), None)
     identity = None if first is None else commit.start(task)
     if identity is None:
-        # `start` found the mark of an earlier attempt, so the rows are committed already.
+        # If the task has rows, `start` has found the mark of another attempt, which has committed them.
         message.is_done |= first is not None
         if is_stream:
-            # Stateful operators save their state when they reach the end of their input.
+            # Read and discard the rows, because Spark's stateful operators save their state only when their output is
+            # read to its end.
             deque(batches, maxlen=0)
         return message
     assert first is not None
@@ -285,7 +294,8 @@ def write_task_once(
 def _drop(options: SinkOptions, write: BatchIdentity, identity: ProducerIdentity) -> None:
     """Abort the transaction of a failed task.
 
-    The next attempt or the timeout would also abort it, but readers of committed records would wait until then.
+    Without this, the next attempt or the timeout would abort the transaction, and readers of committed records would
+    wait until then.
     """
     commit = BatchCommit(_transactions(options, limit_ms=_DROP_MS), write.name, write.batch)
     try:
@@ -300,7 +310,10 @@ _swept: set[str] = set()
 def commit_write(
     options: SinkOptions, write: BatchIdentity, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """Commit the prepared transactions. At this process's first batch of the write also abort those of earlier runs."""
+    """Commit the prepared transactions of a batch, in the driver.
+
+    At this process's first batch of the write, also abort open transactions of earlier runs.
+    """
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     prepared = [message.prepared for message in told if message.prepared is not None]
     done = [message.task for message in told if message.is_done]
@@ -312,7 +325,8 @@ def commit_write(
         try:
             for name in commit.sweep(prepared):
                 logger.info("aborted the open transaction %s of an earlier run", name)
-            # Once in each process is enough: transactions of earlier runs do not become more.
+            # Search for transactions of earlier runs once in each process, because no new ones appear while this run is
+            # active.
             _swept.add(write.name)
         except ClientError as error:
             logger.warning(
@@ -323,10 +337,10 @@ def commit_write(
 def abort_write(
     options: SinkOptions, write: BatchIdentity, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """Abort the prepared transactions, unless the batch is decided."""
+    """Abort the prepared transactions of a batch, in the driver, unless the commit of the batch is already decided."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     prepared = [message.prepared for message in told if message.prepared is not None]
-    # Messages are in the order of the tasks, with None for a task that did not finish.
+    # Spark passes a message for each task, in their order, and None for a task that did not finish.
     failed = [task for task, message in enumerate(messages) if message is None]
     commit = BatchCommit(
         _transactions(options, limit_ms=_DROP_MS), write.name, write.batch, has_marks=write.has_marks
@@ -339,7 +353,7 @@ def abort_write(
         )
 
 
-# -- what Spark calls
+# -- classes that Spark calls
 
 
 class KprocBatchWriter(DataSourceArrowWriter):
@@ -350,27 +364,34 @@ class KprocBatchWriter(DataSourceArrowWriter):
         once = options.exactly_once
         self._write: BatchIdentity | None = None
         if once is not None:
-            # A write without txnAppId gets a random name. Only the attempts of its own tasks use it.
+            # A write without txnAppId gets a random name, which only the attempts of its own tasks share. A repeated
+            # write is not recognised.
             name = f"{_NAME}-{once.app_id or uuid.uuid4()}"
             self._write = BatchIdentity(name, once.version, has_marks=once.app_id is not None)
 
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
-        """Write the rows of one task."""
+        """Write the rows of one task of a batch write. Return the task's report to the driver."""
         if self._write is None:
             return write_task(self.options, iterator)
         return write_task_once(self.options, self._write, iterator, is_stream=False)
 
     @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the write. With at-least-once all records are acknowledged already, and there is nothing to do."""
+        """Commit the transactions of all tasks.
+
+        With at-least-once do nothing, because all records are acknowledged already.
+        """
         if self._write is not None:
             commit_write(self.options, self._write, messages)
         logger.info("wrote %s", summary(messages))
 
     @sentence_first()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort the write. With at-least-once the acknowledged records stay, because a topic is append-only."""
+        """Abort the transactions of all tasks.
+
+        With at-least-once the acknowledged records stay in the append-only topic.
+        """
         if self._write is not None:
             abort_write(self.options, self._write, messages)
             return
@@ -392,7 +413,7 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
 
     @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch. After a restart Spark can repeat this call for the same batch.
+        """Commit the transactions of a micro-batch. After a restart Spark can repeat this call for the same batch.
 
         With at-least-once all records are acknowledged already, and there is nothing to do.
         """
@@ -402,7 +423,10 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
 
     @sentence_first()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort a batch. With at-least-once its acknowledged records stay, and Spark's next run writes them again."""
+        """Abort the transactions of a micro-batch.
+
+        With at-least-once its acknowledged records stay, and Spark's next run writes the rows again.
+        """
         if self.options.exactly_once is None:
             logger.warning(
                 "batch %d failed; partially written records remain in: %s", batchId, summary(messages)

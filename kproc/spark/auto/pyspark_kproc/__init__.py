@@ -1,4 +1,4 @@
-"""Found by Spark by its name; what is imported here must not fail where pyarrow is missing."""
+"""Package that Spark finds by its name. Its imports must not fail if pyarrow is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark takes one source of each such package: this one is format("kproc-log")."""
+"""Package that registers format("kproc-log"). Spark registers one data source for each package named `pyspark_*`."""
 
 from __future__ import annotations
 
