@@ -75,8 +75,8 @@ class OffsetRequests:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         producer = request.producer
         if producer is not None:
-            pending = self._offsets.pending.count_of(producer.producer_id)
-            if pending + len(request.offsets) > PENDING_OFFSETS_MAX:
+            keys = (key for key, _ in request.offsets)
+            if self._offsets.pending.count_with(producer.producer_id, keys) > PENDING_OFFSETS_MAX:
                 return ErrorCode.POLICY_VIOLATION
         group = self._groups.get(request.group_id)
         if group is not None:

@@ -5,6 +5,8 @@ No response shows them. A marker commits or drops them. Like the committed offse
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 
 TopicPartition = tuple[str, int]
@@ -26,9 +28,10 @@ class PendingOffsets:
         partitions = self._producers.setdefault(key.group_id, {})
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
-    def count_of(self, producer_id: int) -> int:
-        """Return the number of offsets in a producer's open transaction."""
-        return len(self._by_producer.get(producer_id, ()))
+    def count_with(self, producer_id: int, keys: Iterable[OffsetKey]) -> int:
+        """Return the number of offsets that a producer's open transaction would have with these."""
+        known = self._by_producer.get(producer_id, {})
+        return len(known) + sum(key not in known for key in keys)
 
     def remove(self, key: OffsetKey) -> None:
         """Remove an offset from all open transactions, because a tombstone was appended."""

@@ -52,8 +52,8 @@ class AppendQueue:
     """
 
     __slots__ = (
-        "_inspection", "_paused_bytes", "_services", "_waits_for_sync", "append_calls", "batches", "bytes",
-        "on_confirmed", "paused", "queued",
+        "_inspection", "_paused_bytes", "_resumed", "_services", "_waits_for_sync", "append_calls", "batches",
+        "bytes", "on_confirmed", "paused", "queued",
     )  # fmt: skip
 
     def __init__(self, services: Services) -> None:
@@ -65,6 +65,7 @@ class AppendQueue:
         # because their responses can go to one Processor in one record. `resume` takes the partitions in turn.
         self.paused: dict[OwnedPartition, deque[QueuedBatches]] = {}
         self._paused_bytes = 0
+        self._resumed: OwnedPartition | None = None  # The partition whose paused batches `resume` appends now.
         # Called after an append of batches whose transaction was confirmed (verification.py).
         self.on_confirmed: Callable[[OwnedPartition], None] = lambda _: None
         self.append_calls = 0
@@ -137,14 +138,18 @@ class AppendQueue:
         hidden_from = None if queued.hidden_from is None else max(0, queued.hidden_from - done)
         copies = [view if isinstance(view.obj, bytearray) else memoryview(bytearray(view)) for view in views]
         rest = QueuedBatches(queued.origin, copies, targets, hidden_from)
-        self.paused.setdefault(owned, deque()).append(rest)
+        waiting = self.paused.setdefault(owned, deque())
+        if owned is self._resumed:
+            waiting.appendleft(rest)
+        else:
+            waiting.append(rest)
         self._paused_bytes += sum(map(len, copies))
         self._inspection.pause(owned.log.state)
 
     def resume(self) -> None:
         """Append paused batches of one partition, as many as a duty cycle may read. Fail them if it was transferred."""
-        owned = next(iter(self.paused))
-        waiting = self.paused.pop(owned)
+        self.flush()  # Batches that are queued for a paused partition are paused, too, behind the others.
+        owned, waiting = next(iter(self.paused.items()))
         first = waiting.popleft()
         self._paused_bytes -= sum(map(len, first.views))
         self._inspection.renew()
@@ -153,11 +158,15 @@ class AppendQueue:
             # The partition was transferred or deleted, or its log was opened again.
             for target in first.targets:
                 target.decide(failed(owned.key[1], ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            if first.origin is CONFIRMED:
+                self._finish_confirmed(owned)
         else:
-            self.queued = {owned: first, **self.queued}
+            self.queued, self._resumed = {owned: first}, owned
             self.flush()
+            self._resumed = None
+        del self.paused[owned]
         if waiting:
-            self.paused.setdefault(owned, deque()).extend(waiting)
+            self.paused[owned] = waiting  # Behind the other partitions.
             self._inspection.pause(owned.log.state)
 
     def _finish_confirmed(self, owned: OwnedPartition) -> None:
@@ -171,6 +180,6 @@ class AppendQueue:
         The clients retry. Idempotent producers then get the offsets of the records that were appended.
         """
         self._services.containment.caught("the answers of an append", error)
-        self.on_confirmed(owned)
+        self._finish_confirmed(owned)
         for target in queued.targets:
             target.fail()

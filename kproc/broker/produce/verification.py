@@ -177,6 +177,11 @@ class TransactionalProduce:
             # A confirmed first batch of this producer is queued but not in the log yet. Append it now, so that the log
             # can tell whether the transaction is open.
             self._queue.flush()
+            paused = self._confirmed.get(owned, {}).get(producer_id)
+            if paused is not None and paused.producer.epoch == epoch:
+                # The queue has paused the first batch, so this one follows it, as if both had waited together.
+                self._queue.enqueue(owned, records, target, CONFIRMED)
+                return
         waiting = self._still_waiting(owned, producer_id, epoch)
         index = owned.key[1]
         # Batches with a newer epoch of this producer id are parked already, so the producer of this batch was fenced.

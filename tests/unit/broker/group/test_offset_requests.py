@@ -65,4 +65,5 @@ def test_commits_of_a_transaction_beyond_the_limit_are_rejected(
     assert not rig.commit(5, producer=producer)
     rig.log.flush()
     assert rig.commit(6, topic="u", producer=producer) == [ErrorCode.POLICY_VIOLATION]
+    assert not rig.commit(6, producer=producer)  # The same partition again.
     assert not rig.commit(7, topic="u")

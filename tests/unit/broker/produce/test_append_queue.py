@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kproc.broker.produce import append_queue
+from kproc.broker.produce.reply import Result
 from kproc.broker.storage import inspection
 from kproc.broker.transport.envelope import CLOSE
 from kproc.common.errors import ErrorCode
@@ -29,6 +30,18 @@ def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> HandlerRig:
     rig.create_topic("c", partitions=6, **{"cleanup.policy": "compact"})
     rig.partitions().inspection.renew()
     return rig
+
+
+class Target:
+    """Stores the results of a batch that came in no request."""
+
+    acks, transactional_id, template = 1, None, None
+
+    def __init__(self, results: list[Result]) -> None:
+        self.decide = results.append
+
+    def fail(self) -> None:
+        raise AssertionError
 
 
 def records(tag: str) -> bytes:
@@ -80,6 +93,21 @@ def test_paused_batches_keep_their_order_in_the_partition(rig: HandlerRig, acks:
     assert sorted(codes(each)[0] for each in answers) == [(0, RECORDS * at) for at in range(5)]
     assert stored(rig) == [b"%d-0" % at for at in range(5)]
     assert not rig.handler()._append_queue.paused
+
+
+def test_batch_queued_in_front_of_a_resume_is_appended_last(rig: HandlerRig) -> None:
+    """As a request that waited for its partition or its transaction's coordinator queues one."""
+    for number in range(3):
+        send(rig, (0, records(f"{number}-")), connection=1 + number)
+    rig.handler().do_work(0)
+    queue = rig.handler()._append_queue
+    results: list[Result] = []
+    owned = next(iter(queue.paused))
+    queue.enqueue(owned, memoryview(records("3-")), Target(results))  # type: ignore[arg-type]
+    queue.resume()
+    assert len(rig.processors[0].answers()) == 3
+    assert [(result[1], result[2]) for result in results] == [(0, 3 * RECORDS)]
+    assert stored(rig) == [b"%d-0" % at for at in range(4)]
 
 
 def test_unchecked_topic_is_served_while_batches_are_paused(rig: HandlerRig) -> None:

@@ -12,6 +12,7 @@ import pytest
 from kproc.broker.peers.transaction_call import TxnProducer
 from kproc.broker.produce.reply import Result
 from kproc.broker.request.context import PartitionKey, Services
+from kproc.broker.storage import inspection
 from kproc.broker.storage.validate import TRANSACTION
 from kproc.broker.transport.envelope import CLOSE
 from kproc.common.errors import ErrorCode
@@ -274,6 +275,27 @@ def test_batch_behind_confirmed_one_joins_its_transaction(
         scene.send(sequence)
     assert scene.answers() == [[(0, sequence)] for sequence in range(3)]
     assert len(scene.coordinator.asked) == 1
+
+
+def test_paused_batches_of_a_transaction_stay_confirmed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Handler that reads one record in a duty cycle appends one of these batches in each."""
+    monkeypatch.setattr(inspection, "INSPECTED_MAX", 1)
+    scene = scene_of(start(), partitions=0)
+    scene.rig.create_topic("t", **{"cleanup.policy": "compact"})
+    for sequence in range(3):
+        scene.send(sequence)
+    scene.rig.settle()
+    scene.rig.partitions().inspection.spend(1, 0)  # Another partition has used the duty cycle up.
+    scene.coordinator.answer()
+    scene.rig.handler()._due.press()
+    scene.rig.handler().do_work(0)
+    assert parts_of(scene.rig.handler()).append_queue.paused
+    scene.send(3)
+    assert sorted(scene.answers()) == [[(0, offset)] for offset in range(4)]
+    assert not scene.coordinator.asked
+    assert not scene.rig.open("t").log.state.producers.verifying
 
 
 def test_confirmation_between_passes_is_answered(scene: Scene) -> None:
