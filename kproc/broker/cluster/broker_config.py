@@ -58,12 +58,13 @@ CLEANER_SETTINGS: Final = frozenset(
         "log.cleaner.io.max.bytes.per.second",
     )
 )
-# Settings whose change takes effect on the running broker: the defaults of topic configs, which every log reads again,
-# and the settings that Acceptors, Processors and the supervisor receive (config/dynamic.py). Add a setting here when a
-# role applies its changes.
+# Defaults of topic configs, by the name of the setting. Every log reads them again when they change.
 _TOPIC_ROWS: Final = {
     row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
 }
+# Settings whose change takes effect on the running broker: the defaults of topic configs, those that roles read from
+# their image of the metadata, and those that Acceptors, Processors and the supervisor receive (config/dynamic.py). Add
+# a setting here when a role applies its changes.
 APPLIED_LIVE: Final = (
     frozenset(_TOPIC_ROWS)
     | LOG_SETTINGS

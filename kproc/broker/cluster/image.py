@@ -318,7 +318,7 @@ class ClusterImage:
             _add_once(change.grown, topic)
 
     def _use_slots(self, slots: tuple[int, ...]) -> None:
-        """Mark slots as used: retired ones from the front, then new ones, as `next_slots` gave them out."""
+        """Mark slots (rows of the partition table) of `next_slots` as used: the oldest retired ones, then new ones."""
         taken = set(slots)
         while self.retired_slots and self.retired_slots[0][0] in taken:
             taken.remove(self.retired_slots.popleft()[0])

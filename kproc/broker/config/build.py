@@ -63,7 +63,7 @@ def merge(
 ) -> dict[str, SourcedValue]:
     """Return the value of each name with the highest precedence.
 
-    Raise ConfigError if a flag and a `--set` give one setting different values.
+    Raise ConfigError if two options of the command line (flags, `--set`) give one setting different values.
     """
     given = {
         name: SourcedValue(value, "the defaults") for name, value in defaults.items() if value is not None

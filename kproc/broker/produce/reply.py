@@ -313,8 +313,8 @@ def respond(
 ) -> None:
     """Deliver the results of one append, in the order of its batches.
 
-    Repeated requests share one SENDS record if their responses have the same length. With `waits_for_sync` the results
-    of batches with acks=all are delivered by the sync.
+    The responses to repeated requests go to the Processor in one SENDS record if they have the same length. With
+    `waits_for_sync` the results of batches with acks=all are delivered by the sync.
 
     targets: one ProduceTarget per result. They are not typed, because a RepeatedProduce is recognised by its template:
     a call of isinstance would cost more than the rest of the check.

@@ -37,7 +37,10 @@ class LinkedPeer:
 
 
 class LinkedRole(Role):
-    """Base of the roles whose input comes over links only. Subclasses implement `_work` and `_on_tick`."""
+    """Base of Handler, controller and cleaner, whose input comes over links.
+
+    Subclasses implement `_work` and `_on_tick`. The controller may serve HTTP connections of the metrics listener, too.
+    """
 
     __slots__ = (
         "_calls", "_empty_cycles", "_empty_since", "_inputs", "_is_stopping", "_outboxes", "_peers",

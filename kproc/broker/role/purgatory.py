@@ -53,7 +53,7 @@ class DelayedOperation:
 class Purgatory:
     """Watch lists by key, and the deadlines of all parked operations. The caller supplies the clock.
 
-    `due` is the DueTime of the Handler: it gets the deadlines, and is pressed when an operation may complete.
+    `due` is the DueTime of the Handler: it gets the deadlines. `due.press` is called when an operation may complete.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class LogDurability:
         self.flushed_ms = state.clock.wall_ms()  # Wall time at the end of the last sync.
 
     def trust(self, offset: int) -> None:
-        """Set the recovery point of a log that was just opened. All records behind it count as not synced."""
+        """Set the recovery point of a log that was just opened. Records from `offset` on count as not synced."""
         self._state.recovery_point = offset
         self._state.unsynced.add_sealed(self._state.segments.all(), offset)
 

@@ -185,8 +185,8 @@ class ProducerTable:
     ) -> BatchMark | None:
         """Check a transactional batch before it is appended, as `admit` does.
 
-        The transaction must be open in the partition. If `must_be_confirmed`, the batch may begin it only after the
-        coordinator has confirmed that the partition is part of the transaction (KIP-890).
+        If the producer has no open transaction in the partition, the batch begins one. With `must_be_confirmed` it may
+        do that only after the coordinator has confirmed that the partition is part of the transaction (KIP-890).
         """
         if not self.in_transaction(producer_id, epoch):
             entry = self.by_id.get(producer_id)

@@ -76,7 +76,8 @@ def run_in_process(
 ) -> int:
     """Run a broker in this process until SIGTERM or SIGINT. Return the exit status.
 
-    With `can_reload` SIGHUP does not end the broker. With this transport it only reopens the log file.
+    With `can_reload` SIGHUP does not end the broker, but reopens the log file. A broker in one process reads its
+    settings only at the start.
     """
     ready.raise_nofile_limit()
     preload.load(config)

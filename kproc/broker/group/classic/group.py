@@ -56,7 +56,8 @@ class ClassicGroup:
     """One group, owned by the coordinator of its `__consumer_offsets` partition.
 
     Each `reply` is called exactly once, now or in a later call of any method. A reply must not call the group. The
-    group's life ends with `resign`, `kill` or `dissolve`.
+    group's life ends with `resign` (another Handler coordinates it now), `kill` (it was deleted) or `dissolve` (it has
+    become a consumer group).
     """
 
     group_type: Final = GROUP_TYPE
