@@ -65,7 +65,8 @@ class AppendQueue:
         # because their responses can go to one Processor in one record. `resume` takes the partitions in turn.
         self.paused: dict[OwnedPartition, deque[QueuedBatches]] = {}
         self._paused_bytes = 0
-        self._resumed: OwnedPartition | None = None  # The partition whose paused batches `resume` appends now.
+        # The partition whose paused batches `resume` appends now.
+        self._resumed: OwnedPartition | None = None
         # Called after an append of batches whose transaction was confirmed (verification.py).
         self.on_confirmed: Callable[[OwnedPartition], None] = lambda _: None
         self.append_calls = 0
