@@ -7,7 +7,7 @@
         producer = Producer({"bootstrap.servers": broker.bootstrap})  # any Kafka client
 
 - `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker), and for its
-  faults, recorded requests and groups the guide TESTING.md, which lies beside this file.
+  faults, recorded requests and groups the guide TESTING.md in the directory of this file.
 - `kproc.BrokerFailed`: the broker did not start or stop; the message has the last lines of its log.
 - `kproc.ControlServer`: faults, time, snapshots, roles, topics and requests over HTTP, for tests in other languages.
 - Coroutines: `async with kproc.Broker()`, and `broker.aio` with every method that waits.

@@ -4,7 +4,7 @@
         ...
     assert await rule.hits() == 2
 
-Each call runs the method of `Faults` with the same name in a thread, so that the event loop goes on meanwhile.
+Each call runs the method of `Faults` with the same name in a thread, so that the event loop is not blocked.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _POLL_S: Final = 0.005
 _clock: Final = SystemClock()
 # Errors if the broker does not answer: ClientError, or BrokerFailed (a RuntimeError) if kproc.Broker does not run.
 _NO_ANSWER: Final = (ClientError, RuntimeError)
-_pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+_pause: Final = threading.Event()  # Never set, so that wait(seconds) is a sleep.
 Rows = list[dict[str, Any]]
 """Rules as the broker describes them: `id`, `matches`, `hits` and `rule`."""
 Apis = str | Sequence[str] | None

@@ -45,7 +45,7 @@ class BoundedCache(Generic[K, V]):
 
     @property
     def size_bytes(self) -> int:
-        """The sum of the sizes given to `put`."""
+        """The sum of the entries' sizes, as given to `put`."""
         return self._bytes
 
     def __getitem__(self, key: K) -> V:

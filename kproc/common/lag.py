@@ -6,7 +6,7 @@ from __future__ import annotations
 def lag_between(offset: int, end: int) -> int:
     """Return the number of offsets between a reader's next offset and the log's end.
 
-    Deleted records count until the reader has passed them, as in Kafka's tools. An offset behind the end, which a log
-    that lost records can have, gives 0.
+    Deleted records count until the reader has passed them, as in Kafka's tools. An offset above the log's end, which
+    can occur after the log lost records, gives 0.
     """
     return max(0, end - offset)

@@ -1,4 +1,4 @@
-"""Opens files by paths that somebody else chose, without waiting for another process.
+"""Opens files by paths that a user or another program chose, without waiting for another process.
 
 open(2) of a FIFO blocks until another process opens its other end, and a device such as /dev/zero has no end. A role
 that reads such a path would block all its clients, so these functions reject everything but regular files.

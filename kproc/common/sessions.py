@@ -38,6 +38,7 @@ def wait_session_ends(session: int, *, timeout_ms: int) -> list[int]:
         try:
             pidfd = os.pidfd_open(members[0])
         except ProcessLookupError:
+            # The process has ended since session_members() listed it.
             continue
         try:
             wait_ended(pidfd, left_ms)

@@ -5,9 +5,9 @@
         await broker.aio.time.advance(hours=1)
         await broker.aio.restore(snapshot)
 
-Each call runs the method with the same name in a thread, so that the event loop goes on meanwhile. Arguments, results
-and errors are those of the method. A thread cannot be interrupted: if the caller is cancelled, the method still runs to
-its end. A snapshot whose caller was cancelled is deleted, because nobody receives it.
+Each call runs the method with the same name in a thread, so that the event loop is not blocked. Arguments, results and
+errors are those of the method. A thread cannot be interrupted: if the caller is cancelled, the method still runs to its
+end. A snapshot whose caller was cancelled is deleted, because nobody receives it.
 """
 
 from __future__ import annotations

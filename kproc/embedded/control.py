@@ -9,8 +9,8 @@ Every answer is a JSON object, and that of a failure is {"error": "..."} with an
 
 A client that can add faults can disturb every other client. The server therefore listens at 127.0.0.1 only and rejects
 the Host header of web pages that reach for the loopback. It requires a token, and compares it in constant time. The
-number of connections, their time and the size of a request are bounded. A connection without a complete request gives
-its place to a new one.
+number of connections, their time and the size of a request are bounded. If all connections are used, a new one replaces
+the oldest that has sent no request with the token.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._slots.acquire(blocking=False) and not self._replace_oldest():
+            # The client may have closed the connection already.
             with suppress(OSError):
                 request.send(_BUSY)
             self.shutdown_request(request)

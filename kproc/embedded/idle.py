@@ -67,7 +67,7 @@ def _roles(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _requests(client: Client) -> Iterator[str]:
-    """Yield the requests in progress besides long polls, the syncs, and the work of the cleaner."""
+    """Yield the requests in progress, except long polls, and the syncs and the cleaner's work in progress."""
     found = client.operate("topics")
     connections = client.operate("clients")
     waiting = [row for row in connections["clients"] if row["inflight"] and row["client_id"] != OWN_CLIENT_ID]

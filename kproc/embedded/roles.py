@@ -51,8 +51,8 @@ def kill_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s:
 def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s: float) -> Iterator[None]:
     """Pause a role by SIGSTOP until the end of the block, which resumes it in any case.
 
-    Arguments and errors are those of `kill_role`. With `wait`, the block ends when the role serves again, or its
-    successor if it was killed meanwhile.
+    Arguments and errors are those of `kill_role`. With `wait`, the block ends when the role serves again. If the role
+    was killed in the block, its successor counts.
     """
     pid, pidfd = _open_role(connect, role, index)
     try:

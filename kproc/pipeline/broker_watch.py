@@ -61,8 +61,10 @@ class _WatchedCluster:
             if self.sock.recv(1):
                 return False
         except (BlockingIOError, ssl.SSLWantReadError):
+            # There is nothing to read, so the connection is open.
             return False
         except OSError as error:
+            # The connection has failed, for example by a reset.
             self.reason = str(error)
         self.close()
         return True

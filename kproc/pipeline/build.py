@@ -36,7 +36,7 @@ class Builder:
         self._empty = empty
 
     def frame(self, sink: Sink) -> DataFrame:
-        """Return the data frame that a sink writes. Build the views that it reads anew, for this sink only."""
+        """Return the data frame that a sink writes. Build the views that it reads, for this sink alone."""
         # Build the views again for every sink. Queries that shared a source object would also share its offsets.
         views = self.views(sink.name)
         frame = views[sink.input]

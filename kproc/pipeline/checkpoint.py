@@ -63,7 +63,8 @@ def is_local(path: str) -> bool:
 def driver_directory(pipeline: Pipeline) -> Path:
     """Return the directory of the driver's lock, log and initial offsets.
 
-    This is the checkpoint. If that is remote, it is a directory beside the specification.
+    If the checkpoint is on this host, this is the checkpoint's directory. Otherwise it is a directory beside the file
+    of the specification.
     """
     if is_local(pipeline.checkpoint):
         return local_checkpoint(pipeline)

@@ -47,6 +47,7 @@ def has_transactions(access: Access) -> bool:
     try:
         cluster.coordinator("kproc-pipeline", of_transactions=True)
     except ApiError:
+        # The broker has rejected FindCoordinator: it has no transactions, or this user may not use them.
         return False
     except ClientError:
         # No broker responds. Assume transactions: the run waits for the brokers later, and the delivery must not depend

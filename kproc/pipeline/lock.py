@@ -58,6 +58,7 @@ class CheckpointLock:
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
         if self.descriptor is not None:
+            # Remove the pid from the file. It only informs users, so a failure does not matter.
             with suppress(OSError):
                 os.ftruncate(self.descriptor, 0)
             os.close(self.descriptor)
@@ -104,12 +105,14 @@ def running_pid(checkpoint: Path) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
+        # Without a lock file, the pipeline has never run with this checkpoint.
         return None
     try:
         # Try a shared lock, which a run's exclusive lock blocks. Two commands that try at the same time do not block
         # each other, so neither reports a run.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        # A run, or the JVM of a killed run, holds the exclusive lock.
         return holder_of(path) or 0
     finally:
         os.close(descriptor)

@@ -31,7 +31,10 @@ def resolve(reference: str, directory: Path) -> Callable[..., Any]:
 
 
 def call(reference: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call the function. Raise CodeError with one line and the place in its file if it raises an error."""
+    """Call a user's function.
+
+    If it raises an error, raise CodeError with one line, which has the error's file and line.
+    """
     try:
         return function(*arguments, **named)
     except Exception as error:

@@ -431,6 +431,7 @@ def _terminated(jvm: Any) -> Any:
         try:
             found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.execution.{package}.TERMINATED$")
         except Py4JError:
+            # This version of Spark has the class in the other package.
             continue
         return found.getField("MODULE$").get(None)
     raise AttributeError("TERMINATED")

@@ -66,6 +66,7 @@ def _locked(path: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_ours = os.fstat(descriptor).st_uid == os.geteuid() and os.fstat(descriptor).st_nlink > 0
     except BlockingIOError:
+        # A run, or the JVM of a killed run, holds the lock.
         is_ours = False
     if not is_ours:
         os.close(descriptor)

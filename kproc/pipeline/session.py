@@ -113,6 +113,7 @@ class RunningSpark:
             try:
                 process.wait(JVM_STOP_SECONDS)
             except subprocess.TimeoutExpired:
+                # A hung JVM does not react to the end of its standard input.
                 process.kill()
                 process.wait()
         self._remove_files()

@@ -176,8 +176,8 @@ class RecordEncoder:
     def _cuts(self, rows: RowColumns, headers: pa.Array | None, partitions: Int32s) -> Int64s:
         """Return the first row of each batch, and the number of rows as the last element.
 
-        This uses Kafka's upper bound for the size of a record, because the real size depends on its place in the batch.
-        A batch exceeds `batch_bytes` only if it has one record.
+        This uses Kafka's upper bound for the size of a record, because the real size depends on its position in the
+        batch. A batch exceeds `batch_bytes` only if it has one record.
         """
         sizes = np.full(len(partitions), RECORD_OVERHEAD_BYTES_MAX, np.int64)
         for column in (rows.keys, rows.values, headers):

@@ -312,6 +312,7 @@ class BatchCommit:
             try:
                 return self._broker.marks(group, partitions)
             except Unsettled:
+                # A transaction with offsets of the group is open. Wait for its end.
                 self._broker.wait()
         # The process with the open transaction is dead or too slow. InitProducerId aborts the transaction, so that the
         # offsets become final.

@@ -54,6 +54,7 @@ def _text(keys: pa.Array) -> pa.Array:
     try:
         return pc.cast(keys, pa.string())
     except pa.ArrowInvalid:
+        # A key is not UTF-8. Decode each key by itself, which is slow but rare.
         return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
 
 

@@ -68,6 +68,7 @@ def local_files(
     try:
         topic_id = read_partition_metadata(OsFs(), where)
     except (OSError, Corrupt) as error:
+        # The partition's directory is not readable on this host, or its partition.metadata is damaged: use Fetch.
         logger.debug("no files of %s: %s", partition, error)
         return None
     # Compare topic ids: if the topic was deleted and created again, the directory of the old topic has the same name.
@@ -108,6 +109,7 @@ def _directory_by_status(cluster: Cluster, node: int) -> Path | None:
         directory = Path(str(status["data"]))
         return _validated(directory, cluster, node)
     except (ClientError, KeyError, WrongDirectory) as error:
+        # The broker is not kproc, rejects the operation, or its directory is not on this host: use Fetch.
         logger.debug("fetching records of node %d instead of reading its files: %s", node, error)
         return None
 

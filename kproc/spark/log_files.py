@@ -257,7 +257,8 @@ class PartitionFiles:
             if name not in names and name + DELETED_SUFFIX not in names:
                 continue
             index = TxnIndex(_fs, self.directory / name)
-            # If the segment was deleted after it was opened, its transaction index has a `.deleted` name, too.
+            # `read` opens a deleted segment under its `.deleted` name. The segment's transaction index has that suffix,
+            # too.
             if index.is_empty:
                 index = TxnIndex(_fs, self.directory / (name + DELETED_SUFFIX))
             overlapping, is_all = index.overlapping(start, end)
@@ -288,6 +289,8 @@ class PartitionFiles:
                 try:
                     descriptor = self.segments.open(base)
                 except FileNotFoundError:
+                    # The broker has deleted the segment, or merged it into another one, since the directory was listed:
+                    # list it again.
                     is_whole = False
                     break
                 # All offsets below this segment's base were in earlier segments. Compaction has removed the missing

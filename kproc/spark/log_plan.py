@@ -83,6 +83,7 @@ def _log_start(starts: OffsetCheckpoint, path: Path, topic: str, partition: int)
     try:
         topic_id = read_partition_metadata(fs, path)
     except Corrupt:
+        # Treat a damaged partition.metadata as one without a topic id.
         topic_id = None
     if not starts.has_ids:
         return named

@@ -189,6 +189,7 @@ class LookUp:
             try:
                 ends = self.log_ends(subscribed.partitions)
             except UnknownTopic as error:
+                # A topic was deleted between Metadata and ListOffsets. Look up both again.
                 problem = error
             is_whole = problem is None and not losses(start, ends, {})
             if is_whole or self._clock.now_ns() >= give_up_ns:

@@ -40,7 +40,7 @@ from kproc.spark.option_values import (
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 << 20
-"""Default size of a Fetch. It is large enough to hide the cost of a request, and small beside a task's memory."""
+"""Default size of a Fetch. It is large enough to hide the cost of a request, and small compared to a task's memory."""
 
 
 class SubscriptionKind(Enum):

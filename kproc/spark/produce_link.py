@@ -155,6 +155,7 @@ class ProduceLink:
         while self._out:
             try:
                 sent = self._send_some()
+            # The socket's buffer is full: the rest is sent when the socket is writable.
             except _NOT_NOW:
                 return
             except OSError as error:

@@ -164,7 +164,7 @@ class BatchProducer:
         written, self._written = self._written, {}
         return written
 
-    # -- one turn
+    # -- one duty cycle
 
     def _turn(self, *, wait_ms: int) -> None:
         now_ns = self._clock.now_ns()
@@ -206,6 +206,7 @@ class BatchProducer:
         try:
             codes = self._leaders.request_metadata(topics)
         except ClientError as error:
+            # Keep the error for the message of a batch whose delivery timeout passes before a leader is known.
             for lane in self._busy:
                 for batch in lane.queued:
                     batch.problem = str(error)
@@ -279,6 +280,7 @@ class BatchProducer:
         try:
             self._identity = self._new_identity()
         except Unreachable as error:
+            # Keep the error for the message of a batch whose delivery timeout passes before a broker responds.
             for lane in (lane for lanes in by_node.values() for lane in lanes):
                 lane.queued[0].problem = str(error)
             return False

@@ -407,23 +407,23 @@ class RejectedStreamReader(DataSourceStreamReader):
             raise self._error
 
     def getDefaultReadLimit(self) -> NoReturn:
-        """Raise the error."""
+        """Raise the OptionError about the invalid options."""
         self._raise()
 
     def initialOffset(self) -> NoReturn:
-        """Raise the error."""
+        """Raise the OptionError about the invalid options."""
         self._raise()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
-        """Raise the error."""
+        """Raise the OptionError about the invalid options."""
         self._raise()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
-        """Raise the error."""
+        """Raise the OptionError about the invalid options."""
         self._raise()
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Raise the error."""
+        """Raise the OptionError about the invalid options."""
         self._raise()
 
     def stop(self) -> None:

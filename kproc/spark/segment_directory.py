@@ -125,6 +125,7 @@ class SegmentDirectory:
         try:
             return open_regular(path, os.O_RDONLY)
         except FileNotFoundError:
+            # Retention or compaction has renamed the segment since it was listed, and unlinks it later.
             return open_regular(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY)
 
     def repeat_until_listed(self, look: Callable[[list[int]], _Found]) -> _Found:
@@ -136,6 +137,7 @@ class SegmentDirectory:
             try:
                 return look(self.bases())
             except FileNotFoundError:
+                # The broker has deleted or replaced a segment during `look`: list the directory again.
                 continue
         raise Corrupt(f"{self}: a segment is in the directory's list, but its file does not exist")
 
@@ -143,6 +145,7 @@ class SegmentDirectory:
         try:
             return self.path(base).stat().st_size
         except FileNotFoundError:
+            # The broker has deleted the segment since it was listed. The size only decides where ranges are cut.
             return 0
 
     def offset_index(self, base: int) -> tuple[Array, Array]:

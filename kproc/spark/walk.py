@@ -76,6 +76,7 @@ def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: W
             return None
         return _find(np.frombuffer(raw, np.uint8), starts, ends, counts, wanted)
     except IndexError:
+        # A damaged length or varint leads beyond the bytes.
         return None
 
 
