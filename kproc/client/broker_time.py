@@ -58,7 +58,7 @@ class BrokerTime:
         return self
 
     def unfreeze(self) -> None:
-        """Let time continue from where it was frozen."""
+        """Let time continue from the frozen time."""
         self._move("unfreeze")
 
     @property

@@ -33,7 +33,7 @@ _pause: Final = threading.Event()  # Never set, so that wait(seconds) is a sleep
 Rows = list[dict[str, Any]]
 """Rules as the broker describes them: `id`, `matches`, `hits` and `rule`."""
 Apis = str | Sequence[str] | None
-"""One API by its name in Kafka's protocol, such as "Produce", several, or None for all."""
+"""APIs by name in Kafka's protocol: one, such as "Produce", a sequence of several, or None for all APIs."""
 
 
 class Occasions(TypedDict, total=False):
@@ -211,7 +211,10 @@ class Faults:
         return self._add({"action": "delay-answer", "ms": ms}, api, match)
 
     def cut_answer(self, api: Apis = None, *, size: int | None = None, **match: Unpack[Match]) -> Rule:
-        """Do the work, send the first `size` bytes of the answer (default: half of it) and close the connection."""
+        """Let the broker execute the request, but send only a part of the answer and close the connection.
+
+        size: number of bytes to send; by default half of the answer.
+        """
         rule = {"action": "cut-answer"} if size is None else {"action": "cut-answer", "bytes_sent": size}
         return self._add(rule, api, match)
 
@@ -273,7 +276,7 @@ class Faults:
         return rows
 
     def find(self, rule_id: int) -> Rule | None:
-        """Return the rule of this process with this id, or None."""
+        """Return the rule with this id, or None if this process has not added such a rule."""
         return self._rules.get(rule_id)
 
     def clear(self) -> None:

@@ -45,7 +45,10 @@ class Containment:
         self._places: set[tuple[str, str, int]] = set()
 
     def run(self, what: str, owner: Owner | None, work: Callable[..., object], *arguments: Any) -> bool:
-        """Run `work` for `owner`. Return False if it raised. `what` is the subject of the log line "... failed"."""
+        """Run `work` for `owner`. Return False if `work` raised an exception.
+
+        `what` is the subject of the log line "... failed".
+        """
         before, self.owner = self.owner, owner
         try:
             work(*arguments)

@@ -73,7 +73,7 @@ class MovableClock:
             self._words[0] = self.now_ns() << 1 | 1
 
     def unfreeze(self) -> None:
-        """Let time continue from where it was frozen."""
+        """Let time continue from the frozen time."""
         word = self._words[0]
         if word & 1:
             self._words[0] = (word >> 1) - self.host_ns() << 1

@@ -208,7 +208,7 @@ class Broker:
 
     @property
     def async_faults(self) -> AsyncFaults:
-        """The faults for coroutines: `async with broker.async_faults.fail(...)`."""
+        """Fault injection for coroutines: `async with broker.async_faults.fail(...)`."""
         from kproc.client.async_faults import AsyncFaults
 
         return AsyncFaults(self.faults)

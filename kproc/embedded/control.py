@@ -130,7 +130,7 @@ class ControlServer:
 
     @contextmanager
     def quiescent(self) -> Iterator[bool]:
-        """Hold back new operations in this block. Yield False if one is in progress, such as a restart."""
+        """Let new operations wait during this block. Yield False if an operation is in progress, such as a restart."""
         with self._lock:
             yield self._running == 0
 

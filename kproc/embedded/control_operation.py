@@ -21,7 +21,7 @@ from kproc.embedded.broker import Broker
 
 
 class InvalidArgument(ValueError):
-    """The arguments of an operation are wrong. The message is one line for the client."""
+    """The arguments of an operation of the control API are wrong. The message is one line for the client."""
 
 
 class ControlOperation(NamedTuple):

@@ -71,7 +71,7 @@ def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_
 
 
 class PausedRoles:
-    """The roles of one broker that were paused by name, until they are resumed or their time is over.
+    """The roles of one broker that were paused by name, until they are resumed or their `ttl_ms` is over.
 
     The control API needs it, because an HTTP client has no `with` block. connect: opens a new connection to the broker.
     Threads may share the object.

@@ -138,7 +138,7 @@ class BrokerTopic:
 
 
 class _FetchedBatch(NamedTuple):
-    """A complete batch of a Fetch."""
+    """A complete record batch in a Fetch response."""
 
     content: bytes
     next_offset: int

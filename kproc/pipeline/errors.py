@@ -55,7 +55,7 @@ def _python_reason(text: str) -> str | None:
 
 
 def _spark_reason(text: str) -> str:
-    """Return Spark's first line. For a failed query or job return the message of its cause instead."""
+    """Return Spark's first line. For a failed query or job, return the message of its cause."""
     wrapped = re.search(r"terminated with exception: (.*)", text, re.DOTALL)
     body = wrapped[1] if wrapped else text
     causes: list[tuple[str, str]] = _JAVA_CAUSE.findall(text)

@@ -107,7 +107,7 @@ class SpecTable:
         return key in self._values
 
     def any(self, key: str) -> Any:
-        """Return the value unchecked, or None if the key is missing."""
+        """Return the value of any type, or None if the key is missing. The caller validates it."""
         self._mark_read(key)
         return self._values.get(key)
 

@@ -52,7 +52,7 @@ class QueuedBatch:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The queue of one partition. The Producer owns it."""
+    """The queue of one partition's batches. A BatchProducer owns it."""
 
     topic: str
     partition: int
@@ -104,7 +104,7 @@ class Lane:
     def requeue(self, batch: QueuedBatch) -> None:
         """Enqueue a batch again that was in flight, before all batches with later sequences.
 
-        The window shrinks to one request, so that a later batch cannot overtake the retry.
+        The lane then has one request in flight at a time, so that a later batch cannot overtake the retry.
         """
         self.under_way.remove(batch)
         at = 0

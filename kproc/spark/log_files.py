@@ -66,7 +66,7 @@ class OffsetGone(Exception):
 
 @dataclass(frozen=True)
 class PartitionFiles:
-    """The directory of one partition."""
+    """Reader of the log in one partition's directory."""
 
     directory: Path
     topic: str
@@ -84,7 +84,7 @@ class PartitionFiles:
     # -- start and end of the log
 
     def find_start_offset(self) -> int:
-        """Return the first offset that a reader can read."""
+        """Return the log's start offset, the first that a reader can read."""
         bases = self.segments.bases()
         if not bases:
             return 0

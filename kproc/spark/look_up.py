@@ -150,7 +150,7 @@ class LookUp:
         return {}
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the end offsets for the chosen isolation. Raise UnknownTopic if a partition does not exist."""
+        """Return the end offsets for the option's isolation level. Raise UnknownTopic if a partition does not exist."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
 
     def planned(self, ranges: Collection[Range], ids: TopicIds) -> PlannedLogs:

@@ -138,7 +138,7 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
 
 
 def without_topics(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> Offsets:
-    """Return the offsets without those of these topics."""
+    """Return a copy of the offsets without the partitions of these topics."""
     return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
 
 

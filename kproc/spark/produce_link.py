@@ -87,7 +87,7 @@ def _count(count: int, is_flexible: bool) -> bytes:
 
 
 class ProduceLink:
-    """A connection to one broker. Its Producer owns it, and must close it after any ClientError."""
+    """A connection to one broker. A BatchProducer owns it, and must close it after any ClientError."""
 
     def __init__(self, client: Client, version: int) -> None:
         self._client = client

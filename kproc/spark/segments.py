@@ -82,7 +82,7 @@ class LogFileReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of one range."""
+        """Return the rows of one range, in the task."""
         return sentence_first_rows(self._read(partition))
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

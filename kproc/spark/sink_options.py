@@ -82,7 +82,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname", "incl
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a Producer. The comments have Kafka's names where they differ."""
+    """Settings of a BatchProducer. A comment has the setting's name in Kafka if it differs."""
 
     client_id: str = "kproc-spark"
     acks: int = -1
@@ -122,7 +122,7 @@ class ExactlyOnce:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Parsed options of one write. Without `topic` the rows have a column of that name."""
+    """Parsed options of one write. Without `topic`, each row names its topic in the column `topic`."""
 
     bootstrap: str
     topic: str | None

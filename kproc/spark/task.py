@@ -41,7 +41,7 @@ def read_range(
 
 
 class _Task:
-    """The read of one range, for the life of a task."""
+    """The state of a task that reads one range."""
 
     def __init__(
         self, options: SourceOptions, columns: Sequence[str], wanted: Range, topic_id: bytes | None

@@ -40,7 +40,7 @@ class _TopicRows:
 
 
 class TaskWriter:
-    """Writer of one task's rows. Use it for one `write` only."""
+    """Writer of one task's rows. `write` can be called once."""
 
     def __init__(
         self, options: SinkOptions, producer: BatchProducer, task: int, *, has_digest: bool = False

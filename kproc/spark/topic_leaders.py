@@ -41,7 +41,7 @@ class TopicLeaders:
         """True if a leader has moved or was unreachable since the leaders of all busy lanes were last requested."""
 
     def mark_stale(self) -> None:
-        """Let the Producer request the leaders of its busy lanes again in its next duty cycle."""
+        """Let the BatchProducer request the leaders of its busy lanes again in its next duty cycle."""
         self.is_stale = True
 
     def mark_fresh(self) -> None:

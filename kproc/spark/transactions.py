@@ -71,7 +71,7 @@ class Transactions:
         return ProducerIdentity(answer["producer_id"], answer["producer_epoch"], transactional_id)
 
     def add(self, identity: ProducerIdentity, places: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction. Raise ProduceFailed if it is not open any more."""
+        """Add partitions to the transaction. Raise ProduceFailed if the transaction is not open any more."""
         code = self._add(identity, places)
         if code in _ENDED:
             raise ProduceFailed(
@@ -254,7 +254,7 @@ class Transactions:
 
 
 class OpenTransaction:
-    """A task's open transaction, for its Producer. It records which partitions were added."""
+    """A task's open transaction, for its BatchProducer. It records which partitions were added to the transaction."""
 
     def __init__(self, transactions: Transactions, identity: ProducerIdentity) -> None:
         self.identity = identity

@@ -146,7 +146,7 @@ def _long_step(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
-    """Return how many records from the position on have the length bytes of the first one. `limit` is the maximum."""
+    """Return how many records from the position on, at most `limit`, have the length bytes of the first one."""
     for at in range(position, position + size):
         column = raw[at : at + step * limit : step]
         limit = len(column) - len(column.lstrip(column[:1]))
@@ -231,7 +231,7 @@ def _rises(offset_delta: Array, counts: Array) -> bool:
 
 
 def _has_too_many_headers(header_count: Array, counts: Array) -> bool:
-    """Return True if the records of one batch have more headers together than the broker and the commands read."""
+    """Return True if the records of one batch have more headers in total than the broker and the commands accept."""
     if header_count.max(initial=0) == 0:
         return False
     totals = np.concatenate(([0], np.cumsum(header_count)))

@@ -18,7 +18,7 @@ _LIFETIME_S: Final = 3600
 
 
 def librdkafka_settings(security: ClientSecurity) -> Mapping[str, Any]:
-    """Return the settings for confluent_kafka; empty without security. Raise ConfigError for unsupported ones."""
+    """Return the security settings for confluent_kafka, empty for PLAINTEXT. Raise ConfigError for unsupported ones."""
     if security.tls is None and security.login is None:
         return {}
     settings: dict[str, Any] = {"security.protocol": security.protocol}

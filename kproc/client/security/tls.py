@@ -178,7 +178,7 @@ def key_pem(tls: Tls) -> tuple[bytes, str]:
 
 
 def _trust(context: ssl.SSLContext, store: Store) -> None:
-    if store.location and Path(store.location).is_dir():  # librdkafka's ssl.ca.location may be one.
+    if store.location and Path(store.location).is_dir():  # librdkafka's ssl.ca.location may be a directory.
         context.load_verify_locations(capath=store.location)
         return
     pem = trusted_pem(store)

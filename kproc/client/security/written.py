@@ -35,7 +35,7 @@ def client_configuration(kind: str, bootstrap: str, security: ClientSecurity) ->
 
 
 def java_properties(security: ClientSecurity) -> dict[str, str]:
-    """Return the settings as properties of Kafka's Java clients and tools."""
+    """Return the security settings as properties of Kafka's Java clients and tools."""
     properties = {"security.protocol": security.protocol}
     if security.tls is not None:
         properties |= _java_tls(security.tls)
