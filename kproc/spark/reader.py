@@ -170,8 +170,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Missing partitions whose loss was reported, so that each is reported once. A partition that exists again is
         # removed.
         self._gone: set[TopicPartition] = set()
-        # Time since which a batch waits for minOffsetsPerTrigger. None before the first batch, which does not wait, as
-        # in Spark's connector.
+        # Time of the last batch, from which maxTriggerDelay counts. None before the first batch, which does not wait
+        # for minOffsetsPerTrigger, as in Spark's connector.
         self._waiting_since_ns: int | None = None
         self._commit_failed = False
         self._idle_ms = 0
