@@ -35,7 +35,7 @@ _LIBRDKAFKA: Final = {
     "ssl.key.pem": "ssl.keystore.key",
     "ssl.certificate.pem": "ssl.keystore.certificate.chain",
 }
-# Settings of Kafka's Java clients that are accepted and ignored, because Python's TLS and SASL have no use for them.
+# Settings of Kafka's Java clients that this client accepts and ignores.
 _WITHOUT_EFFECT: Final = (
     "security.providers",
     "ssl.provider",

@@ -54,8 +54,8 @@ class Throwaway:
                 "ssl.keystore.location": str(self.directory / "server.pem"),
             }
         if self.users:
-            # PLAIN sends the password itself to the broker, which is no risk: this file already gives the password to
-            # the broker.
+            # PLAIN sends the password itself to the broker, which is no risk: the broker gets all passwords in these
+            # settings anyway.
             words = (f'user_{name}="{password}"' for name, password in self.users.items())
             prefix = f"listener.name.{self.protocol.lower()}"
             settings |= {
