@@ -118,6 +118,7 @@ class History:
         self.transactions = TransactionHistory(violate)
         self.shares = ShareHistory(violate, self.counts)
         self.power_losses = self.restarts = 0
+        self._excused_losses = 0  # Power losses after which `miss_share_group` was called.
         self.is_synced = True  # Whether acks=all and committed offsets wait for the disk (kproc.flush=group).
 
     # -- topics ------------------------------------------------------------------------------------------------
@@ -314,6 +315,16 @@ class History:
             lambda topic_id, partition: max(self.of(topic_id, partition).acknowledged, default=-1),
             is_synced=self.is_synced,
         )
+
+    def miss_share_group(self) -> None:
+        """A member of the share group was told to join again.
+
+        An unsynced power loss can take the group although the states of its partitions survive. Members settle records
+        until their next heartbeat. The group that they create then replaces the states.
+        """
+        if not self.is_synced and self._excused_losses < self.power_losses:
+            self._excused_losses = self.power_losses
+            self.shares.lost_power(lambda _topic_id, _partition: -1, is_synced=False)
 
     # -- the end -----------------------------------------------------------------------------------------------
 

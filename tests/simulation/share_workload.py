@@ -98,6 +98,7 @@ class ShareMember(Worker):
         answer = yield from self.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
         code = answer["error_code"]
         if code in _REJOIN:
+            self.history.miss_share_group()
             self.member_epoch, self.assigned = 0, {}
             self.starts += 1
         elif code and code not in PASSING:
