@@ -80,7 +80,7 @@ class ShareHistory:
             if is_held and is_calm and now_ns - known.at_ns < LOCK_NS and known.session is not session:
                 self._violate(f"{session.name}: {name} is held by {known.session.name}, too")
             counts = {known.count + 1} if known.end == RELEASE else {known.count, known.count + 1}
-            most = known.count + 1 + sum(lost_ns >= known.at_ns for lost_ns in self.lost_answers_ns)
+            most = self._most_deliveries(known) + 1
             if count not in counts if is_calm and not known.is_unknown else count > most:
                 self._violate(f"{session.name}: {name} was delivered {known.count} times, now it says {count}")
         elif count != 1 and self.is_strict and not disturbed_ns > 0:
@@ -148,4 +148,9 @@ class ShareHistory:
         known = self.records.get(place)
         if known is None or place in self.lost:
             return place in self.lost
-        return known.end in (GAP, ACCEPT, REJECT) or known.is_unknown or known.count >= LIMIT
+        is_ended = known.end in (GAP, ACCEPT, REJECT) or known.is_unknown
+        return is_ended or self._most_deliveries(known) >= LIMIT
+
+    def _most_deliveries(self, known: Delivery) -> int:
+        """Return how often a record may have been delivered, with the lost answers since its last known delivery."""
+        return known.count + sum(lost_ns >= known.at_ns for lost_ns in self.lost_answers_ns)
