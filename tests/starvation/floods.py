@@ -16,13 +16,14 @@ from kproc.wire.header import ApiKey
 from kproc.wire.primitives import encode_varint
 from tests.support import hostile
 from tests.support.groups import join_fields
-from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, produce_fields
+from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, fetch_fields, produce_fields
 
 _IN_FLIGHT: Final = 60  # Of one connection.
 _ZSTD: Final = 4
 _DAY_MS: Final = 86_400_000
 _PARTITIONS: Final = 60
 _SEGMENTS: Final = 2_000
+_WIDE: Final = 4_900  # Just below the most partitions of a Fetch.
 
 # A request: API, version, fields.
 _Request = tuple[ApiKey, int, Fields]
@@ -116,9 +117,45 @@ def _long_joins(bootstrap: str) -> None:
         _send_all(bootstrap, [[each] for each in joins])
 
 
+def _create_wide(client: RawClient) -> None:
+    client.create_topic("flood-wide", partitions=_WIDE)
+
+
+def _wide_fetches(bootstrap: str) -> None:
+    """50 connections whose Fetch of 4,900 partitions waits for records, and a record of one of these partitions."""
+    wanted = [("flood-wide", NO_TOPIC_ID, [(at, 0) for at in range(_WIDE)])]
+    fields = fetch_fields(wanted, max_wait_ms=20_000)
+    clients = [RawClient(bootstrap, timeout=300) for _ in range(50)]
+    try:
+        for client in clients:
+            client.send(ApiKey.FETCH, 12, fields)
+        with RawClient(bootstrap, timeout=300) as producer:
+            producer.produce("flood-wide", batch(b"x"), acks=1)
+        for client in clients:
+            client.receive_frame()
+    finally:
+        for client in clients:
+            client.close()
+
+
+def _create_to_delete(client: RawClient) -> None:
+    client.create_topic("flood-delete", partitions=_WIDE)
+    for first in range(0, _WIDE, 700):
+        parts = [(at, batch(b"x")) for at in range(first, first + 700)]
+        client.call(*_produce("flood-delete", *parts))
+
+
+def _delete_topic(bootstrap: str) -> None:
+    """Delete a topic whose 4,900 logs are open."""
+    with RawClient(bootstrap, timeout=300) as client:
+        client.delete_topic("flood-delete")
+
+
 FLOODS: Final = (
     Flood("checked batches in one Produce", _checked_batches, _create_compacted),
     Flood("batches that roll", _rolling_batches, _create_rolling),
     Flood("DeleteRecords of segments", _delete_segments, _create_segments),
     Flood("joins with long metadata", _long_joins),
+    Flood("waiting Fetch of many partitions", _wide_fetches, _create_wide),
+    Flood("deletion of many open partitions", _delete_topic, _create_to_delete),
 )
