@@ -245,8 +245,13 @@ def _has_twins(rows: Any) -> bool:
     if not isinstance(rows, list):
         return False
     named = [(str(_name_of(row)), row) for row in rows]
+    # Several records can have one type of acknowledgement.
     return len({name for name, _ in named}) < len(rows) or any(
-        _has_twins(inner) for row in rows if isinstance(row, dict) for inner in row.values()
+        _has_twins(inner)
+        for row in rows
+        if isinstance(row, dict)
+        for key, inner in row.items()
+        if key != "acknowledge_types"
     )
 
 
@@ -560,28 +565,97 @@ def _deleted_shared_records(case: Case) -> bool:
 
 
 def _behind_delivered_records(case: Case) -> bool:
-    """An acknowledgement of records of a batch of which only the first ones were acquired."""
+    """An acknowledgement of records that nobody has acquired.
+
+    Kafka knows the rest of a batch of which only the first records were acquired, and held records that were deleted.
+    """
     is_code = case.difference.path[-1:] in (("error_code",), ("acknowledge_error_code",))
+    if case.step.api not in _OF_SHARES or not is_code:
+        return False
     codes = case.difference.kproc, case.difference.kafka
-    return case.step.api in _OF_SHARES and is_code and codes == (_INVALID_REQUEST, _INVALID_RECORD_STATE)
+    if codes == (_INVALID_RECORD_STATE, _INVALID_REQUEST):
+        has_deleted = any(step.api == "delete_records" for step in case.before)
+        return has_deleted and "not found in the cache" in str(case.kproc)
+    return codes == (_INVALID_REQUEST, _INVALID_RECORD_STATE)
+
+
+def _aborted_records(case: Case) -> bool:
+    """An acknowledgement of records of an aborted transaction, which kproc ignores. Kafka's member holds the others."""
+    if case.step.api not in _OF_SHARES or not isinstance(case.kafka, dict):
+        return False
+    kproc, kafka = map(_acknowledge_codes, (case.kproc, case.kafka))
+    aborted = _aborted_offsets(case.before)
+    is_named = any(
+        not aborted.isdisjoint(range(batch["first_offset"], batch["last_offset"] + 1))
+        for topic in case.step.body["topics"]
+        for row in topic["partitions"]
+        for batch in row["acknowledgement_batches"]
+    )
+    return is_named and (kproc, kafka) == ([0], [_INVALID_RECORD_STATE])
+
+
+def _acknowledge_codes(answer: Any) -> list[Any]:
+    """Return the error code of each partition's acknowledgements."""
+    rows = [row for topic in answer["responses"] for row in topic["partitions"]]
+    return [row.get("acknowledge_error_code", row["error_code"]) for row in rows]
+
+
+def _lag_over_aborted_records(case: Case) -> bool:
+    """kproc counts aborted records as finished that the ShareFetch with the last acknowledgements has passed over."""
+    kproc, kafka = case.difference.kproc, case.difference.kafka
+    if case.step.api != "describe_share_group_offsets" or case.difference.path[-1:] != ("lag",):
+        return False
+    return bool(0 < kafka - kproc <= len(_aborted_offsets(case.before)))
+
+
+def _aborted_offsets(steps: Sequence[Step]) -> set[int]:
+    """Return the offsets of aborted transactions' records that a share group must not get.
+
+    In the theme `queues`, which has such transactions, all records are in one partition.
+    """
+    end, pending, aborted = 0, set[int](), set[int]()
+    if not any("read_committed" in str(step.body) for step in steps if step.api == "incremental_alter_configs"):
+        return aborted
+    for step in steps:
+        if step.api == "produce":
+            for batch in _batches_of(step.body):
+                offsets = range(end, end + len(batch["records"]))
+                end = offsets.stop
+                if batch.get("attributes", 0) & _TRANSACTIONAL:
+                    pending.update(offsets)
+        elif step.api == "end_txn":
+            end += 1  # The marker.
+            aborted.update(() if step.body["committed"] else pending)
+            pending.clear()
+    return aborted
+
+
+def _records_behind_held_ones(case: Case) -> bool:
+    """Kafka also acquires records so far behind the first available one that kproc did not read them."""
+    ours, theirs = _both_deliveries(case)
+    is_shorter = 0 < len(ours) < len(theirs) and ours == theirs[: len(ours)]
+    return is_shorter and bool(theirs[len(ours)][0] >= ours[0][0] + case.step.body["max_records"])
 
 
 def _throttled_records(case: Case) -> bool:
-    """kproc ends its response with a record that was delivered often. Kafka goes on with other records."""
-    if case.step.api != "share_fetch" or "responses" not in case.difference.path or not isinstance(case.kafka, dict):
-        return False
-    ours, theirs = map(_deliveries, (case.kproc, case.kafka))
+    """kproc ends its response before or behind a record that was delivered often. Kafka goes on with other records."""
+    ours, theirs = _both_deliveries(case)
     is_shorter = 0 < len(ours) < len(theirs) and ours == theirs[: len(ours)]
-    return is_shorter and ours[-1][1] >= _THROTTLED_FROM
+    return is_shorter and max(ours[-1][1], theirs[len(ours)][1]) >= _THROTTLED_FROM
 
 
 def _released_records_first(case: Case) -> bool:
     """kproc delivers released records. Kafka delivers others of a batch of which a member had a part."""
-    if case.step.api != "share_fetch" or "responses" not in case.difference.path or not isinstance(case.kafka, dict):
-        return False
-    ours, theirs = map(_deliveries, (case.kproc, case.kafka))
+    ours, theirs = _both_deliveries(case)
     has_released = bool(ours and theirs) and ours[0][1] > 1 and ours[0][0] < theirs[0][0]
     return has_released and any(step.body.get("share_acquire_mode") == _RECORD_LIMIT for step in case.before)
+
+
+def _both_deliveries(case: Case) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the deliveries in both answers. Both are empty unless rows of a ShareFetch differ."""
+    if case.step.api != "share_fetch" or "responses" not in case.difference.path or not isinstance(case.kafka, dict):
+        return [], []
+    return _deliveries(case.kproc), _deliveries(case.kafka)
 
 
 def _deliveries(answer: Any) -> list[tuple[int, int]]:
@@ -648,7 +722,10 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "a static member that joins again with its member id": _static_member_again,
     "a share group whose next records were deleted": _deleted_shared_records,
     "records whose deliveries are half used up": _throttled_records,
+    "records of a share group behind those that others hold": _records_behind_held_ones,
     "acknowledgements behind the last record that was delivered": _behind_delivered_records,
+    "acknowledgements of records of aborted transactions": _aborted_records,
+    "the lag of a share group over records of aborted transactions": _lag_over_aborted_records,
     "released records of a batch of which a member has acquired a part": _released_records_first,
     "the topic id of a denied topic in AlterShareGroupOffsets": _id_of_denied_topic,
     "start offset of a share partition whose records are all done": _start_behind_finished_records,

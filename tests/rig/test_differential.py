@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.differential.compare import ITEMS, Difference, compare
 from tests.differential.rules import Case, rule_for
 from tests.differential.runner import without_ruled
 from tests.differential.steps import Step
-from tests.differential.symbols import Batch, Moment
+from tests.differential.symbols import Batch, Moment, Words
 from tests.differential.work import Notes
 
 
@@ -154,3 +155,100 @@ def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
     assert rule("produce", "log_append_time", 5, -1) is None
     assert rule("describe_producers", "last_timestamp", 5, -1) is None
     assert rule("describe_producers", "last_timestamp", -501, 5) is None
+
+
+def share_answer(*acquired: tuple[int, int], code: int = 0) -> dict[str, Any]:
+    """Return the answer to a ShareFetch of one partition; `acquired`: offsets with their delivery counts."""
+    ranges = [{"first_offset": at, "last_offset": at, "delivery_count": count} for at, count in acquired]
+    row = {"partition_index": 0, "error_code": 0, "acknowledge_error_code": code, "acquired_records": ranges}
+    return {"responses": [{"topic_id": "t", "partitions": [row]}]}
+
+
+def share_rule(
+    field: str, kproc: Any, kafka: Any, *before: Step, most: int = 500, batches: Sequence[tuple[int, int]] = ()
+) -> str | None:
+    """Return the rule for a difference of two answers to a ShareFetch that acknowledges `batches`."""
+    rows = [
+        {"first_offset": first, "last_offset": last, "acknowledge_types": [2] * (last - first + 1)}
+        for first, last in batches
+    ]
+    topics = [{"partitions": [{"partition_index": 0, "acknowledgement_batches": rows}]}]
+    step = Step(0, "share_fetch", 2, {"max_records": most, "topics": topics})
+    difference = next(each for each in compare(kproc, kafka)[0] if field in each.path)
+    return rule_for(Case(step, difference, kproc, kafka, before))
+
+
+def aborted_transaction(isolation: str = "read_committed", *, is_committed: bool = False) -> list[Step]:
+    """Return steps that write record 0, and records 1 and 2 of a transaction."""
+    configs = [{"name": "share.isolation.level", "value": isolation}]
+    batches = [Batch(records=["r"]), Batch(records=["r", "r"], attributes=16)]
+    return [
+        Step(0, "incremental_alter_configs", 1, {"resources": [{"configs": configs}]}),
+        *(
+            Step(0, "produce", 13, {"topic_data": [{"partition_data": [{"records": [batch]}]}]})
+            for batch in batches
+        ),
+        Step(0, "end_txn", 5, {"committed": is_committed}),
+    ]
+
+
+def test_share_fetch_rule_of_records_behind_held_ones() -> None:
+    """kproc has read three offsets from the first available record on, so that it may lack the fourth one."""
+
+    def rule(kproc: list[int], kafka: list[int]) -> str | None:
+        answers = [share_answer(*((at, 2) for at in offsets)) for offsets in (kproc, kafka)]
+        return share_rule("acquired_records", *answers, most=3)
+
+    assert rule([0], [0, 3]) == rule([0, 1], [0, 1, 4]) == "records of a share group behind those that others hold"
+    assert rule([0], [0, 2]) is rule([0, 3], [0]) is rule([1], [0, 3]) is rule([], [3]) is None
+
+
+def test_share_fetch_rule_of_often_delivered_records() -> None:
+    """kproc delivers such a record without its neighbours. In Kafka they are in the same response."""
+
+    def rule(kproc: list[tuple[int, int]], kafka: list[tuple[int, int]]) -> str | None:
+        return share_rule("acquired_records", share_answer(*kproc), share_answer(*kafka))
+
+    some = [(1, 2), (2, 4), (3, 2)]
+    assert rule(some[:1], some) == rule(some[:2], some) == "records whose deliveries are half used up"
+    assert rule([(1, 2)], [(1, 2), (2, 2), (3, 4)]) is rule([], some) is rule(some, some[:1]) is None
+
+
+def test_share_ack_rule_needs_aborted_records_in_request() -> None:
+    def rule(*before: Step, ours: int = 0, first: int = 2) -> str | None:
+        answers = share_answer(code=ours), share_answer((0, 1), code=121 - ours)
+        fields = ("acknowledge_error_code", "acquired_records")
+        found = {share_rule(each, *answers, *before, batches=[(0, 0), (first, 5)]) for each in fields}
+        return found.pop() if len(found) == 1 else None
+
+    assert rule(*aborted_transaction()) == "acknowledgements of records of aborted transactions"
+    assert rule(*aborted_transaction(), first=3) is rule(*aborted_transaction(), ours=121) is None
+    assert rule(*aborted_transaction("read_uncommitted")) is rule(*aborted_transaction(is_committed=True)) is None
+
+
+def test_share_ack_rule_of_empty_window_needs_deletion() -> None:
+    def rule(text: str, *before: Step, kproc: int = 121, kafka: int = 42) -> str | None:
+        row = {"error_code": kproc, "error_message": Words(text)}
+        answer = {"responses": [{"partitions": [row]}]}
+        step = Step(0, "share_acknowledge", 2, {"topics": []})
+        return rule_for(Case(step, Difference(("error_code",), kproc, kafka), answer, answer, before))
+
+    deletion = Step(0, "delete_records", 2, {"topics": []})
+    empty = "The request batch offsets are not found in the cache."
+    assert rule(empty, deletion) == "acknowledgements behind the last record that was delivered"
+    assert rule(empty) is rule("The offset is not acquired.", deletion) is rule(empty, deletion, kafka=0) is None
+
+
+def test_share_lag_rule_allows_at_most_the_aborted_records() -> None:
+    def rule(kproc: int, kafka: int, *before: Step) -> str | None:
+        step = Step(0, "describe_share_group_offsets", 1, {"groups": []})
+        return rule_for(Case(step, Difference(("groups", 0, "lag"), kproc, kafka), {}, {}, before))
+
+    assert rule(1, 3, *aborted_transaction()) == "the lag of a share group over records of aborted transactions"
+    assert rule(1, 4, *aborted_transaction()) is rule(3, 1, *aborted_transaction()) is rule(1, 3) is None
+
+
+def test_rule_of_names_ignores_equal_acknowledge_types() -> None:
+    """Two records with one type are no partition that the request names twice."""
+    answers = share_answer(), share_answer((0, 1))
+    assert share_rule("acquired_records", *answers, batches=[(0, 1)]) is None
