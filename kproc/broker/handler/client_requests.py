@@ -123,8 +123,8 @@ class ClientRequests:
         # `_handle`, or the fault injector's function while there are fault rules.
         self._handle_request: Callable[[HandlerRequest, memoryview], Destination | None] = self._handle
         self._file_log: RequestLog | None = None
-        # The monitor while a `kproc monitor` watches, else the request log if it is on. While this is set, every
-        # request uses the general path and logs its response.
+        # The monitor while a `kproc monitor` watches or there are fault rules, else the request log if it is on. While
+        # this is set, every request uses the general path and logs its response.
         self.log: RequestLog | RequestMonitor | None = None
         self._make_request = HandlerRequest
         self.rates = services.client_rates

@@ -16,7 +16,8 @@ from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_S
 from kproc.common.containment import Owner
 
-# A Handler without a link for longer than this is not merely being restarted. Later calls to it fail at once.
+# A Handler without a link for longer than this is not merely being restarted. Calls to it are not kept any more, and
+# their Lost has `is_away`, so that clients get errors at once.
 _AWAY_NS: Final = NS_PER_S
 
 

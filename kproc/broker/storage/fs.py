@@ -48,7 +48,7 @@ _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reser
 _SMALL_BYTES: Final = 1 << 16
 
 # Mode of new files. Kafka leaves it to the umask, so that usually every user of the host can read records in spite of
-# ACLs. In kproc only the broker's user and the group of the data directory can read them.
+# ACLs. kproc lets no other users read them. The mode of the data directory determines if its group can.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 

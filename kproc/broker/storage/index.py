@@ -203,7 +203,7 @@ class OffsetIndex(_SortedFile):
         self._append(b"".join([OFFSET_ENTRY.pack(offset - base, position) for offset, position in pairs]))
 
     def lookup(self, offset: int) -> int:
-        """Return the position of the last index entry before an offset, or 0.
+        """Return the position of the last index entry at or before an offset, or 0.
 
         The batch that contains the offset is at this position or behind it.
         """

@@ -248,12 +248,12 @@ class LogAppender:
                     and end <= segment_bytes and last <= offset_max
                     and (pid < 0 or sequence >= 0) and crc32c(view[CHECKED]) == crc
                     and (
-                        # A batch of one record without headers: the record's length field must match the end of the
-                        # batch.
+                        # A small batch of one uncompressed record: the record's length field must match the end of
+                        # the batch.
                         (count == 1 and not attributes and not delta and total < LEADS_END
                             and lead == LEADS[total])
-                        # A batch of several records, or a compressed one: check_small raises KafkaError if it is
-                        # malformed.
+                        # A batch of several records, a compressed or a larger one: check_small raises KafkaError if
+                        # it is malformed.
                         or (attributes in {0, 1, 2, 3, 4} and count == delta + 1 > 0
                             and check_small(attributes, view[HEADER_BYTES:], count))
                     )

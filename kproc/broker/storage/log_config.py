@@ -71,7 +71,7 @@ class LogConfig:
             or self.compression_type != AS_PRODUCED
             or self.timestamp_before_max_ms != INT64_MAX
             or self.validate_records == FULL
-            # Batches above DECOMPRESSED_BYTES_MAX are rejected anyway, so only a lower limit requires a look at the
+            # No batch is decompressed beyond DECOMPRESSED_BYTES_MAX, so only a lower limit requires a look at the
             # records.
             or self.max_decompressed_message_bytes < DECOMPRESSED_BYTES_MAX
         )

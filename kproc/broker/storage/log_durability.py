@@ -61,7 +61,8 @@ class LogDurability:
                 fds += segment.pin(indexes=closes or segment is not state.active)
                 pinned += 1
             directory_fd, extra = unsynced.open_names(state.fs) if is_due else (None, ())
-        # The host has no free descriptor: release the segments that were pinned. Nothing else was changed.
+        # A file could not be opened, for example because the host has no free descriptor. Release the segments that
+        # were pinned. Nothing else was changed.
         except StorageFailure:
             for segment in segments[:pinned]:
                 segment.unpin()
@@ -129,7 +130,7 @@ class LogDurability:
             self._state.set_offline_after(failure)
 
     def _mark_newest(self, directory_fd: int, base_offset: int) -> None:
-        """Record in the directory's attribute that the names of segments up to this base offset are on the disk.
+        """Record in the directory's attribute that a segment's name, and all segments below it, are on the disk.
 
         The checkpoint of the recovery points can be lost together with the newest segment. The mark shows that loss. A
         log that is offline gets no mark, also not at a Handler to which it was transferred, because a sync after a

@@ -92,8 +92,8 @@ class ProducerReplay:
                 # The snapshot contains batches that were truncated with a torn tail.
                 if offset > end_offset:
                     raise Corrupt(f"the snapshot is of offset {offset}, but the log ends at {end_offset}")
-                # Skip a snapshot from behind the first scanned marker. A replay from there would miss that marker,
-                # whose row would be missing in the transaction index.
+                # Skip a snapshot from behind the first scanned transactional batch. A replay from there would miss
+                # scanned markers, whose rows would be missing in the transaction index.
                 if offset > usable:
                     continue
                 table.load(decode_snapshot(self._fs.read_file(path) or b""))

@@ -84,8 +84,8 @@ class TimestampSearch:
             walk = self._open[1]
         else:
             raw = self._inflate(header, batch) if self._records_left > 0 else None
-            # The search has reached its limit of decompressed bytes. Return the batch's first offset: no earlier record
-            # matches.
+            # The search has reached one of its limits, or the batch would exceed them. Return the batch's first offset:
+            # no earlier record matches.
             if raw is None:
                 return first, header[MAX_TIMESTAMP]
             walk = _walk(raw, header, self._record_bytes_max)

@@ -66,8 +66,8 @@ def examine(
         header = parse_header(view)
     else:
         header = check_batch(view)
-        # Reject a transactional batch of a request without a transactional id, because the right to the id was checked
-        # by the request's id.
+        # Reject a transactional batch of a request without a transactional id: the right to an id is checked by the id
+        # in the request, and this request has none.
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         # Only coordinators write control batches. A client that could write them would end transactions of other

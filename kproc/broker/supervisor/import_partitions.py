@@ -1,10 +1,10 @@
 """Imports the files of another broker's partitions into existing topics of a stopped broker's data directory.
 
 The topics must exist, with the intended settings. Internal topics that do not exist are created with as many partitions
-as there are directories to import. Each partition is copied to a temporary name beside the partitions, synced, and then
-renamed into place. The source is only read. In the copy, messages of formats 0 and 1 are converted, and gaps between
-segments are filled. Index files are not copied: the next start builds them and checks every batch, because the marker
-of a clean stop is removed first.
+as the highest imported partition requires. Each partition is copied to a temporary name beside the partitions, synced,
+and then renamed into place. The source is only read. In the copy, messages of formats 0 and 1 are converted, and gaps
+between segments are filled. Index files are not copied: the next start builds them and checks every batch, because the
+marker of a clean stop is removed first.
 """
 
 from __future__ import annotations

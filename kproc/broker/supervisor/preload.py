@@ -16,8 +16,7 @@ from kproc.broker.config import Config
 _TEXT_CODECS: Final = ("ascii", "idna", "latin-1", "unicode_escape", "utf-16-be")
 # The standard library imports `_strptime` when the first date of a certificate is parsed.
 _FOR_TLS: Final = ("kproc.broker.processor.tls_connections", "kproc.broker.security.certificate", "_strptime")
-# In a broker with fault rules the controller and the cleaner write files through this module (broker.py:
-# _fs_with_faults).
+# With kproc.faults.enable the controller and the cleaner use files through this module (broker.py: _fs_with_faults).
 _FOR_FAULTS: Final = "kproc.broker.faults.disk"
 _FOR_SIGNED_TOKENS: Final = (
     "kproc.broker.security.sasl.key_set",

@@ -183,9 +183,9 @@ class Reloader:
             return _SettingChange(name, None, f"applied: {name}={_shown(name, value)}")
         elif value is not None:
             self._applied[name] = value
-            # Write the note before the change is applied. If the broker dies between the two, the next start finds a
-            # note without the setting, which is harmless. In the other order, the setting would override the file for
-            # ever.
+            # Write the note before the change is applied. If the broker dies between the two, the next start finds the
+            # note but no such dynamic setting, which is harmless. In the other order, the setting would override the
+            # file for ever.
             self._write_note()
             return _SettingChange(name, value, f"applied: {name}={_shown(name, value)}")
         return None

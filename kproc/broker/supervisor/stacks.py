@@ -40,8 +40,8 @@ def install() -> int:
         # Write with O_APPEND: the reader truncates the file, but the file position stays. Without O_APPEND the next
         # stacks would follow a hole of zero bytes.
         fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
-    # Remove the registration inherited from the parent, because faulthandler would otherwise keep writing to the
-    # parent's file.
+    # Remove a registration inherited from the parent. The fork has reset SIGUSR1, and register() installs
+    # faulthandler's signal handler only if there is no registration.
     faulthandler.unregister(signal.SIGUSR1)
     faulthandler.register(signal.SIGUSR1, file=_fd, all_threads=True)
     return _fd

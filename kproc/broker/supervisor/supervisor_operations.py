@@ -154,7 +154,10 @@ class SupervisorOperations:
         yield from self._balancer.wait_until_still(moves)
 
     def _planned_moves(self) -> list[dict[str, Any]]:
-        """Return the migrations that a rebalance would start now, by the last stored metrics (at most 500 ms old)."""
+        """Return the migrations that a rebalance would start now, by the last stored metrics.
+
+        A Processor stores them at least twice a second, unless it hangs.
+        """
         return [
             {"from": source.agent.index, "to": target.agent.index, "connections": count}
             for pool in self._children.table.pools()

@@ -86,7 +86,10 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
 
 
 def _raise_epoch(begun: Transaction, request: InitRequest) -> Decision:
-    """Return the initialized state with the next epoch. PRODUCER_FENCED if the request has an older epoch."""
+    """Return the initialized state: with the next epoch, or unchanged for a retry.
+
+    The error is PRODUCER_FENCED if the request has any other epoch.
+    """
     # A request without a producer id comes from a new process, which must fence the former one by a higher epoch.
     # Without a last_epoch, a retry of the former process cannot match either.
     if request.producer_id == NO_ID:

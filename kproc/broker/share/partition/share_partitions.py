@@ -197,7 +197,7 @@ class SharePartitions:
         return partition
 
     def _drop_idle(self) -> bool:
-        """Drop one idle share partition, from the least recently used ones. Return False if none is idle."""
+        """Drop one idle share partition, from the least recently used ones. Return False if none of these is idle."""
         for partition in islice(self._by_key.values(), _CANDIDATES_MAX):
             if partition.is_idle:
                 self._drop(partition)
@@ -388,8 +388,7 @@ class SharePartitions:
             if partition.error is not None or self._is_unused(partition, now_ms):
                 self._drop(partition)
                 continue
-            # A watch does not count as use. Check a share partition that only a watch keeps in memory again after half
-            # of the time.
+            # Check a share partition again after half of the time if only a watch or unfinished work keeps it.
             self._deadlines.bring_forward(partition, max(partition.used_ms, now_ms - IDLE_MS // 2) + IDLE_MS)
             self.changed(partition)
         writes = [

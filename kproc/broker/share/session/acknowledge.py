@@ -135,7 +135,7 @@ class Acknowledgements:
         """Store an owner's results. Send the partitions that have moved to another owner to that owner."""
         moved: list[ShareKey] = []
         if isinstance(reply, Lost):
-            # The owner died and may or may not have stored the acknowledgements. The client has to acknowledge again.
+            # The owner died and may or may not have stored the acknowledgements.
             for key in keys:
                 self.results[key] = AcknowledgedPart(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         else:
