@@ -247,7 +247,7 @@ class CoordinatorRuntime:
         try:
             owned = self._partitions.get(key[0], partition)
         except PartitionMoving as error:
-            # The former owner still transfers the log. Clients retry this error.
+            # The former owner still transfers the log, or its opening is deferred. Clients retry this error.
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error

@@ -1,4 +1,7 @@
-"""BrokerPlan: the parts from which every role of a broker is built. The supervisor creates it."""
+"""BrokerPlan: the parts from which every role of a broker is built.
+
+The supervisor creates it, or the InProcessBroker if all roles share one process.
+"""
 
 from __future__ import annotations
 

@@ -252,8 +252,8 @@ class _Plan:
             process = self._process_of[member_id]
             if is_standby and task in process.tasks:
                 continue
-            # The list begins with the best state. Prefer another member only if both its process and the member have
-            # fewer tasks.
+            # The list begins with the best state. Prefer another member only if its process has a smaller load and the
+            # member has fewer tasks.
             if found is None or (process.load < load and process.sizes[member_id] < size):
                 found, load, size = member_id, process.load, process.sizes[member_id]
         return found
