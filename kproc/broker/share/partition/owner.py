@@ -246,7 +246,7 @@ class _Watch(DelayedOperation):
         return False
 
     def _readable_bytes(self, part: SharePart) -> int:
-        """Return the size of the records that can be acquired, at most the watch's bytes_min; -1 for an error."""
+        """Return the size of the records that can be acquired, read up to the watch's bytes_min; -1 for an error."""
         shares = self._services.owner.shares
         try:
             partition, owned = shares.get(_key(self._body.group_id, part))
