@@ -111,6 +111,9 @@ STATES: Final = (
         "pop_unscheduled",
         lambda result, *_: result is not None,
     ),
+    RareState(
+        "a slow Fetch was woken by an event", Purgatory, "_try_again", lambda _, __, operation: operation.is_slow
+    ),
     RareState("produced batches waited until their records could be read", AppendQueue, "resume"),
     RareState("every role followed a jump of time", SupervisorOperations, "_follow_cleaner"),
     RareState("a transaction was fenced", TransactionCoordinator, "fence"),

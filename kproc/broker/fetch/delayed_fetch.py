@@ -7,6 +7,7 @@ that owns further partitions of the request (fetch_owners.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,12 @@ from kproc.broker.fetch.fetch_read import PartitionRead, read_partition
 from kproc.broker.request.context import Services
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.wire.hot import FetchPartition
+
+# A Fetch of more partitions is slow. One read of a partition without records takes 6 us.
+SLOW_PARTS: Final = 500
+# Limit of the partitions for which all requests of a Handler wait, when a slow Fetch is to be parked. A partition needs
+# 0.6 KB.
+_WATCHES_MAX: Final = 100_000
 
 
 class FetchPart(msgspec.Struct, array_like=True):
@@ -63,6 +70,7 @@ class DelayedFetch(DelayedOperation):
         self._bytes_max = bytes_max
         self._is_committed = is_committed
         self.parts = parts
+        self.is_slow = len(parts) > SLOW_PARTS
         self.reads: list[PartitionRead] = []
         self.bytes_min = 0
         self.may_wait = True
@@ -75,7 +83,19 @@ class DelayedFetch(DelayedOperation):
         if self.try_complete():
             purgatory.finished(self)
         elif not self.is_parked:
+            if self.is_slow and self._is_beyond_limit():
+                self.is_expired = True
+                self.complete()
+                return
             purgatory.watch(self, [*((part.topic, part.wanted.index) for part in self.parts), *keys])
+
+    def _is_beyond_limit(self) -> bool:
+        """Return True if the Fetch must not wait, because it would need too much memory.
+
+        One with a log that is not open waits all the same. Otherwise it would be read again without a pause.
+        """
+        has_logs = all(read.end >= 0 or read.error for read in self.reads)
+        return has_logs and self._services.owner.purgatory.watch_count + len(self.parts) > _WATCHES_MAX
 
     def try_complete(self) -> bool:
         """Read the partitions again, and complete if there are enough records or an error."""

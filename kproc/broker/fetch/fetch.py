@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
+from kproc.broker.fetch import delayed_fetch
 from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
 from kproc.broker.fetch.fetch_owners import RemoteReads
 from kproc.broker.fetch.fetch_read import PartitionRead, failed_read, find_partition
@@ -27,6 +28,7 @@ from kproc.broker.request.context import RequestContext
 from kproc.broker.request.fetch_session import FetchSession, FetchTarget
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
+from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.security.acl import Operation
 from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, KafkaError
@@ -80,6 +82,20 @@ def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]
     return {at for at, name in enumerate(names) if name in topics}
 
 
+class _SlowStart(DelayedOperation):
+    """The start of a Fetch of many partitions, which takes up to 40 ms. The purgatory runs one in a duty cycle."""
+
+    __slots__ = ("_fetch",)
+
+    def __init__(self, fetch: ClientFetch, now_ns: int) -> None:
+        super().__init__(now_ns)
+        self.is_slow = True
+        self._fetch = fetch
+
+    def on_complete(self) -> None:
+        self._fetch.read_all()
+
+
 class ClientFetch:
     """One Fetch request of a client, from its first read to its response.
 
@@ -104,6 +120,7 @@ class ClientFetch:
         "_positions",
         "_request",
         "_session",
+        "_starting",
         "_targets",
         "bytes_max",
         "deadline_ns",
@@ -132,13 +149,25 @@ class ClientFetch:
         self.denied: Collection[int] = ()  # Positions that the client may not read.
         self.reads: dict[int, PartitionRead] = {}
         self._is_done = False
+        self._starting: _SlowStart | None = None
         self._others: RemoteReads | None = None
 
     # -- reading and waiting -----------------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Read the partitions now, or in a later duty cycle if there are many."""
+        if len(self._targets) <= delayed_fetch.SLOW_PARTS:
+            self.read_all()
+            return
+        services = self._context.services
+        self._starting = _SlowStart(self, services.clock.now_ns())
+        services.owner.purgatory.watch(self._starting, ())
+        self._context.when_gone(self.cancel)
+
+    def read_all(self) -> None:
         """Find the owner of each partition, read those of this Handler, and call the other owners."""
         services = self._context.services
+        self._starting = None
         self.bytes_max = self._find_bytes_max()
         self.reads = {at: failed_read(ErrorCode.TOPIC_AUTHORIZATION_FAILED) for at in self.denied}
         self._positions: list[int] = []
@@ -231,7 +260,7 @@ class ClientFetch:
         self._stop_waiting()
 
     def _stop_waiting(self) -> None:
-        self._context.services.owner.purgatory.cancel(self._local)
+        self._context.services.owner.purgatory.cancel(self._starting or self._local)
         others, self._others = self._others, None
         if others is not None:
             others.cancel()

@@ -64,6 +64,8 @@ _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 # Time in ns in each duty cycle for requests of resting connections. At least one request is handled.
 _TURNS_NS: Final = 1_000_000
+# Size of a Fetch of about 500 partitions.
+_SLOW_FETCH_BYTES: Final = 16_384
 # Records of one Processor that a Handler handles in one duty cycle.
 _BATCH_MAX: Final = 256
 
@@ -79,6 +81,7 @@ class ClientRequests:
         "_handle_request",
         "_learner",
         "_make_request",
+        "_may_run_slow",
         "_monitor",
         "_news",
         "_on_watched",
@@ -132,6 +135,7 @@ class ClientRequests:
         self.logins = services.clients.logins = Logins(services)
         self.held = HeldConnections(services, self._refuse)
         self._divided = services.clients.divided = self.held.divided
+        self._may_run_slow = False  # True while `resume_resting` may handle a Fetch of many partitions.
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         self.without_room, self.resting = self.held.without_room, self.held.resting
         self._news = ConnectionNews(
@@ -279,6 +283,10 @@ class ClientRequests:
         frame = arena.view(offset, length)
         if (self.large or client.held) and self.held.must_wait(client, view, frame):
             return
+        if length > _SLOW_FETCH_BYTES and int.from_bytes(frame[:2], "big") == _FETCH and self._rests_slow():
+            key = view[:CONNECTION_BYTES].tobytes()
+            self.held.rest(client, key, client.paths.get(key)).keep_block(view)
+            return
         self._handle_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
 
     def _handle_frame(
@@ -317,7 +325,8 @@ class ClientRequests:
             client_id = bytes(frame[body_at : body_at + client_id_length])
             body_at += client_id_length
         if record is None and api_key != _PRODUCE:
-            if key in client.had_turn:
+            is_slow = api_key == _FETCH and len(frame) > _SLOW_FETCH_BYTES
+            if key in client.had_turn or (is_slow and self._rests_slow()):
                 self.held.rest(client, key, path).handle_frame(
                     frame, connection_id, sequence, listener, flags
                 )
@@ -380,15 +389,25 @@ class ClientRequests:
         self._finish_batch()
         return work
 
+    def _rests_slow(self) -> bool:
+        """Return True if a Fetch of many partitions must wait for a later duty cycle.
+
+        Decoding one takes up to 25 ms. So `resume_resting` handles one in each duty cycle.
+        """
+        may_run, self._may_run_slow = self._may_run_slow, False
+        return not may_run
+
     def resume_resting(self) -> int:
         """Handle the next request of each resting connection, for up to 1 ms. Return the number of connections."""
         until_ns = self._services.clock.host_ns() + _TURNS_NS
         work = 0
+        self._may_run_slow = True
         for client, key in self.held.resumed():
             self._release(client, key)
             work += 1
             if self._services.clock.host_ns() >= until_ns:
                 break
+        self._may_run_slow = False
         self._queue.flush()
         self._finish_batch()
         return work

@@ -15,17 +15,20 @@ from kproc.common.containment import Containment, Owner
 from kproc.common.deadlines import Deadlines
 
 _EXPIRED: Final = "a request that waited until its deadline"
+_WOKEN: Final = "a request that waited for an event"
 
 
 class DelayedOperation:
     """One waiting request. Subclasses define when it is complete and how it is answered."""
 
-    __slots__ = ("deadline_ns", "is_completed", "is_parked", "owner", "watched")
+    __slots__ = ("deadline_ns", "is_completed", "is_parked", "is_slow", "owner", "watched")
 
     def __init__(self, deadline_ns: int) -> None:
         self.deadline_ns = deadline_ns
         self.is_completed = False
         self.is_parked = False
+        # True if `try_complete` or `on_expire` takes longer than 1 ms. The purgatory calls one of these per duty cycle.
+        self.is_slow = False
         self.owner: Owner | None = None  # The waiting request.
         self.watched: tuple[Hashable, ...] = ()
 
@@ -66,8 +69,10 @@ class Purgatory:
         self._due = due or DueTime()
         self.containment = containment or Containment()
         self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        # In ns. The Handler calls `expire` when the earliest deadline has passed.
+        # In ns. The Handler calls `expire` when the earliest deadline has passed. An event brings the deadline of a
+        # slow operation forward to its own time.
         self.deadlines: Deadlines[DelayedOperation] = Deadlines()
+        self.watch_count = 0  # The keys that all operations watch.
 
     def __len__(self) -> int:
         return len(self.deadlines)
@@ -75,6 +80,7 @@ class Purgatory:
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
         """Park an operation that could not complete yet."""
         operation.watched = tuple(keys)
+        self.watch_count += len(operation.watched)
         operation.is_parked = True
         operation.owner = operation.owner or self.containment.owner
         for key in operation.watched:
@@ -95,12 +101,15 @@ class Purgatory:
         before = containment.owner
         # A copy, because an operation that completes is removed from `watchers` during the loop.
         for operation in list(watchers):
+            if operation.is_slow:
+                self.deadlines.bring_forward(operation, self._now_ns())
+                continue
             containment.owner = operation.owner
             try:
                 is_done = operation.is_completed or operation.try_complete()
             except Exception as error:  # noqa: BLE001 - ends this operation only
                 operation.is_completed = is_done = True
-                containment.caught("a request that waited for an event", error, operation.owner)
+                containment.caught(_WOKEN, error, operation.owner)
             if is_done:
                 self._remove(operation)
         containment.owner = before
@@ -121,9 +130,32 @@ class Purgatory:
         self._remove(operation)
 
     def expire(self) -> int:
-        """Complete every operation whose deadline has passed; return how many."""
-        due = self.deadlines.pop_due(self._now_ns())
-        return sum(self._expire(operation) for operation in due)
+        """Complete every operation whose deadline has passed, and at most one slow one. Return their number."""
+        now_ns = self._now_ns()
+        count = 0
+        has_slow = False
+        for operation in self.deadlines.pop_due(now_ns):
+            if operation.is_slow and has_slow:
+                self.deadlines.bring_forward(operation, now_ns)  # For a later duty cycle.
+            elif operation.is_slow and now_ns < operation.deadline_ns:
+                has_slow = True
+                count += self._try_again(operation)
+            else:
+                has_slow = has_slow or operation.is_slow
+                count += self._expire(operation)
+        return count
+
+    def _try_again(self, operation: DelayedOperation) -> bool:
+        """Try to complete a slow operation after an event. Return True if it is completed."""
+        if (
+            self.containment.run(_WOKEN, operation.owner, operation.try_complete)
+            and not operation.is_completed
+        ):
+            self.deadlines.bring_forward(operation, operation.deadline_ns)
+            return False
+        operation.is_completed = True
+        self._remove(operation)
+        return True
 
     def expire_all(self) -> None:
         """Complete all operations now, because the broker stops. Waiting clients get the results so far."""
@@ -142,6 +174,7 @@ class Purgatory:
         if not operation.is_parked:
             return
         operation.is_parked = False
+        self.watch_count -= len(operation.watched)
         for key in operation.watched:
             watchers = self.watchers.get(key)
             if watchers is not None:

@@ -276,3 +276,38 @@ def test_any_order_of_events_completes_each_exactly_once(
     assert [operation.completions for operation in made] == [int(each not in cancelled) for each in made]
     assert not purgatory.watchers
     assert len(purgatory) == 0
+
+
+def make_slow(deadline_ns: int) -> Waiting:
+    operation = Waiting(deadline_ns)
+    operation.is_slow = True
+    return operation
+
+
+def test_one_slow_operation_is_tried_in_each_cycle(purgatory: Purgatory, clock: ManualClock) -> None:
+    deadline_ns = clock.now_ns() + 1_000
+    slow, quick = [make_slow(deadline_ns) for _ in range(3)], Waiting(deadline_ns)
+    for operation in (*slow, quick):
+        purgatory.watch(operation, ["a"])
+    purgatory.check("a")
+    assert [each.tries for each in (*slow, quick)] == [0, 0, 0, 1]
+    for cycle in range(3):
+        assert purgatory.deadlines.first <= clock.now_ns()
+        purgatory.expire()
+        assert sum(each.tries for each in slow) == cycle + 1
+    # Their own deadlines are in force again.
+    assert (purgatory.deadlines.first, purgatory.expire()) == (deadline_ns, 0)
+    clock.advance_ns(1_000)
+    assert [purgatory.expire() for _ in range(4)] == [2, 1, 1, 0]
+    assert [each.expirations for each in slow] == [1, 1, 1]
+    assert purgatory.watch_count == 0
+
+
+def test_slow_operation_completes_after_an_event(purgatory: Purgatory, clock: ManualClock) -> None:
+    operation = make_slow(clock.now_ns() + 1_000)
+    purgatory.watch(operation, ["a", "b"])
+    assert purgatory.watch_count == 2
+    operation.can_complete = True
+    purgatory.check("a")
+    assert (purgatory.expire(), operation.completions, operation.expirations) == (1, 1, 0)
+    assert (len(purgatory), purgatory.watch_count, purgatory.watchers) == (0, 0, {})
