@@ -143,7 +143,7 @@ class Reading:
     update_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_UPDATE_REST, _UPDATE_LATE_S))
 
     def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> PageSnapshot:
-        """Return the page's data, complete for the rows `names`.
+        """Return the page's data, complete for the rows `names`, or for all rows if it is None.
 
         Run the survey first if it is due or `has_survey` is set.
         """

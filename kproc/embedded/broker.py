@@ -61,7 +61,7 @@ class Broker:
 
         settings: the broker's settings by Kafka's names, as for `kproc serve --set`.
         transport: "process" (the default), "thread" or "inline".
-        data: the data directory to keep. Without it the data are temporary and never synced.
+        data: the data directory to keep. Without it the data are temporary, and by default only synced with power_loss.
         port: the port to listen at; 0 chooses a free one.
         tls: use TLS with a certificate of a throwaway authority.
         users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.

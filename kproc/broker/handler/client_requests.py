@@ -62,7 +62,8 @@ _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
-# Time in ns in each duty cycle for requests of resting connections. At least one request is handled.
+# A connection rests from its second request in a duty cycle until a later cycle (held_connections.py). Requests of
+# resting connections are handled for up to this time in ns per duty cycle, and at least one of them.
 _TURNS_NS: Final = 1_000_000
 # Size of a Fetch of about 500 partitions.
 _SLOW_FETCH_BYTES: Final = 16_384

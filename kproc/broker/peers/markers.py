@@ -78,7 +78,8 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
     """Append markers to partitions of any Handler. `on_codes` gets the error codes in the order of `parts`, once.
 
     UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist, or not any more. NOT_LEADER_OR_FOLLOWER: the owner died or
-    is unknown, so the marker may be in the log or not.
+    is unknown, or the partition's coordinator is being loaded, so the marker may be in the log or not. Other codes: the
+    append failed.
     """
 
     def on_done(answers: list[Answer]) -> None:

@@ -66,7 +66,7 @@ def initialize_states(
 def handle_initialize(
     coordinator: ShareCoordinator, name: str, request: InitializeState, on_outcome: OnOutcome[int]
 ) -> None:
-    """Create or replace the state of a share partition."""
+    """Create or replace a share partition's state, or keep it if the request says so. `name` is its state key."""
     coordinator.initialize(name, request, on_outcome)
 
 

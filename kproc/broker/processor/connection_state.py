@@ -56,7 +56,8 @@ class ConnectionState(enum.Enum):
     CLOSING = 2
 
 
-# Every answer is compared with these. CPython 3.11 looks up a member of an enum class by a Python function.
+# A connection's state is compared with these at every answer. In CPython 3.11 the look-up of an enum member calls a
+# Python function, which is slow.
 OPEN: Final = ConnectionState.OPEN
 DRAINING: Final = ConnectionState.DRAINING
 CLOSING: Final = ConnectionState.CLOSING

@@ -24,7 +24,8 @@ _FETCH: Final = int(ApiKey.FETCH)
 def dispatch(request: HandlerRequest, body: memoryview) -> None:
     """Handle one request, which is answered now or parked. An unexpected exception gives UNKNOWN_SERVER_ERROR.
 
-    Raises ProtocolError if the API or version is not served, or the bytes do not match the schema.
+    Raises ProtocolError if the API or version is not served, or the bytes do not match the schema. An ApiVersions of an
+    unknown version is answered with UNSUPPORTED_VERSION instead.
     """
     api_key, version = request.api_key, request.api_version
     counts = request.services.counts

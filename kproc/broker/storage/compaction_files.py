@@ -244,9 +244,10 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
-    """Finish a swap for which a crash left a .log.swap file: take steps 2 and 3 of the module's docstring.
+    """Finish a swap for which a crash left a .log.swap file: remove the remaining old segments, then take step 3.
 
-    The caller removes a damaged .log.swap file. All old segments still exist then.
+    If the .log.swap file is damaged, the oldest old segment decides. If it exists, all old segments exist: do nothing,
+    and the caller removes the file. If it is missing, the crash came in step 3: finish its renames.
     """
     end_offset = _read_swap_end(fs, directory, base)
     if end_offset is None:

@@ -59,7 +59,7 @@ class InspectionBudget:
         state.limits = None
 
     def unpause(self, state: LogState) -> None:
-        """Accept batches of a log again."""
+        """Undo `pause`: batches of the log need not wait for a later duty cycle any more."""
         self.paused.discard(state)
         state.limits = None
 

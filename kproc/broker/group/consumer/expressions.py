@@ -30,10 +30,11 @@ class Expressions:
         self._resolved: dict[str, tuple[int, int]] = {}
 
     def resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
-        """Return the topics that match an expression now, or None if they are the same as before.
+        """Match an expression with the topics. Return the topics if they have changed, else None.
 
-        Also return None if the Handler has no time to match. The next heartbeat tries again. Until then the expression
-        keeps its topics, and a new one has none, as in Kafka, which always matches after the response.
+        Also return None without matching if the last match is recent, or if the Handler has no time to match. A later
+        heartbeat tries again. Until then the expression keeps its topics, and a new one has none, as in Kafka, which
+        always matches after the response.
         """
         version = self._environment.topics.version
         known = self._state.expressions.get(expression)

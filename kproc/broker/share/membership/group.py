@@ -234,7 +234,7 @@ class ShareGroup:
                 continue
             count = topics.partition_count(topic_id)
             known = initialized.get(topic_id)
-            # Compare the numbers first, because at most heartbeats every partition has its state.
+            # Compare the numbers first, which is cheap: at nearly every heartbeat all partitions have a state.
             if known is None or len(known.partitions) < count:
                 partitions = frozenset(range(count)) - (frozenset() if known is None else known.partitions)
                 found[topic_id] = NamedPartitions(name, partitions)
