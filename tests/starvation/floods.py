@@ -117,6 +117,32 @@ def _long_joins(bootstrap: str) -> None:
         _send_all(bootstrap, [[each] for each in joins])
 
 
+def _long_subscriptions(bootstrap: str, key: ApiKey, more: Fields) -> None:
+    """400 groups of one member that subscribes to 9,000 topics of its own, which do not exist."""
+    for first in range(0, 400, 20):
+        requests: list[list[_Request]] = []
+        for at in range(first, first + 20):
+            names = [f"{at}-{each}-".ljust(100, "n") for each in range(9_000)]
+            group = {"group_id": f"{key.name}-{at}", "member_id": "m", "member_epoch": 0, "rack_id": None}
+            requests.append([(key, 1, {**group, "subscribed_topic_names": names, **more})])
+        _send_all(bootstrap, requests)
+
+
+def _consumer_subscriptions(bootstrap: str) -> None:
+    more = {
+        "instance_id": None,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": [],
+    }
+    _long_subscriptions(bootstrap, ApiKey.CONSUMER_GROUP_HEARTBEAT, more)
+
+
+def _share_subscriptions(bootstrap: str) -> None:
+    _long_subscriptions(bootstrap, ApiKey.SHARE_GROUP_HEARTBEAT, {})
+
+
 def _create_wide(client: RawClient) -> None:
     client.create_topic("flood-wide", partitions=_WIDE)
 
@@ -156,6 +182,8 @@ FLOODS: Final = (
     Flood("batches that roll", _rolling_batches, _create_rolling),
     Flood("DeleteRecords of segments", _delete_segments, _create_segments),
     Flood("joins with long metadata", _long_joins),
+    Flood("consumer groups of many names", _consumer_subscriptions),
+    Flood("share groups of many names", _share_subscriptions),
     Flood("waiting Fetch of many partitions", _wide_fetches, _create_wide),
     Flood("deletion of many open partitions", _delete_topic, _create_to_delete),
 )

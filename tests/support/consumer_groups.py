@@ -56,7 +56,10 @@ class GroupRig:
         self.environment = ConsumerEnvironment(
             cluster, self.config, lambda: self.now_ms, self._append, lambda _members: False
         )
-        self.group = ConsumerGroup(ConsumerGroupState("g"), self.environment)
+        self.group = ConsumerGroup(self._make_state(), self.environment)
+
+    def _make_state(self) -> ConsumerGroupState:
+        return ConsumerGroupState("g", self.environment.cluster.large_subscriptions)
 
     def _match(self, expression: str, _client: Identity) -> frozenset[str]:
         return frozenset(
@@ -92,7 +95,7 @@ class GroupRig:
         if compact:
             last = {key: number for number, (key, _value) in enumerate(records)}
             records = [record for number, record in enumerate(records) if last[record[0]] == number]
-        state = ConsumerGroupState("g")
+        state = self._make_state()
         for key, value in records:
             state.apply(*CONSUMER_RECORDS.decode(key, value))
         self.group = ConsumerGroup(state, self.environment)

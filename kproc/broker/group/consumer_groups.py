@@ -31,6 +31,7 @@ from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
     ConsumerRecord,
     GroupEpoch,
+    MemberMetadata,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.consumer.topics import ConsumerCluster
@@ -96,8 +97,12 @@ class ConsumerGroups:
         )
         # Empty groups that a joining member replaces. They come back if its heartbeat is rejected.
         self._replaced: dict[str, Group] = {}
-        self._replay = StateReplay(ConsumerGroupState)
+        self._large_subscriptions = cluster.large_subscriptions
+        self._replay = StateReplay(self._make_state)
         self._rebalances = 0
+
+    def _make_state(self, group_id: str) -> ConsumerGroupState:
+        return ConsumerGroupState(group_id, self._large_subscriptions)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol. None if there is no such group, or if it has another protocol."""
@@ -158,7 +163,7 @@ class ConsumerGroups:
         if isinstance(group, ClassicGroup):
             self._replaced[group_id] = group
         self._unwritten[group_id] = None
-        return self.add(ConsumerGroupState(group_id))
+        return self.add(self._make_state(group_id))
 
     # -- members of the classic protocol -----------------------------------------------------------------------
 
@@ -207,7 +212,11 @@ class ConsumerGroups:
         if request.member_id not in roster.members and request.instance_id not in roster.static_ids:
             check_size(group.member_count, self._config)
         records = upgrade_records(group, self._topics, self._timing.wall_ms())
-        state = ConsumerGroupState(group_id)
+        # Topic names take more memory than the metadata from which they are decoded.
+        self._large_subscriptions.check_room(
+            *(value.content for _key, value in records if isinstance(value, MemberMetadata))
+        )
+        state = self._make_state(group_id)
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
         encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
         # Record 0 of the append deletes the classic group, so number N is `records[N - 1]`.

@@ -26,7 +26,6 @@ from kproc.broker.coordinator.rules import (
 )
 from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.group.classic.group import ClassicGroup, join_refusal
-from kproc.broker.group.classic.members import LargeProtocols
 from kproc.broker.group.classic_groups import RESPONSES, ClassicGroups
 from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.messages import (
@@ -98,7 +97,6 @@ class GroupCoordinator:
         timing: Timing,
         deadlines: Deadlines[DueOf],
         log: CoordinatorLog[Any],
-        large_protocols: LargeProtocols | None = None,
     ) -> None:
         self._config = config
         self._timing = timing
@@ -108,8 +106,7 @@ class GroupCoordinator:
         # Groups without a record in the log; the oldest first.
         self._unwritten: dict[str, None] = {}
         self._classic = ClassicGroups(self, self._groups, self._unwritten, config, timing, log)
-        if large_protocols is not None:
-            self._classic.environment.large_protocols = large_protocols
+        self._classic.environment.large_subscriptions = cluster.large_subscriptions
         self._consumers = ConsumerGroups(
             self._groups, self._unwritten, config, cluster, timing, log, self._classic.environment
         )

@@ -18,7 +18,6 @@ from kproc.broker.cluster.internal_topics import (
 from kproc.broker.cluster.records import node_over_cluster
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.rules import Timing
-from kproc.broker.group.classic.members import LargeProtocols
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.peers.coordinator_call import Item
@@ -103,12 +102,10 @@ class _GroupConfigs:
 
 def groups(config: Config, clock: Clock, cluster: ConsumerCluster) -> CoordinatorKind[GroupCoordinator]:
     """Return the kind of the group coordinators. Each partition of `__consumer_offsets` has one."""
-    timing, large_protocols = _timing(clock), LargeProtocols()
+    timing = _timing(clock)
     return CoordinatorKind(
         topic=GROUP_METADATA_TOPIC,
-        make=lambda log, deadlines, _epoch: GroupCoordinator(
-            config, cluster, timing, deadlines, log, large_protocols
-        ),
+        make=lambda log, deadlines, _epoch: GroupCoordinator(config, cluster, timing, deadlines, log),
         codec=config.offsets_topic_compression_codec,
         sweep_interval_ms=config.offsets_retention_check_interval_ms,
         end_transaction=GroupCoordinator.end_transaction,

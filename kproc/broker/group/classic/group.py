@@ -83,7 +83,9 @@ class ClassicGroup:
         # Ignore members without a protocol. No coordinator writes such a record, and no member could rejoin the group.
         if snapshot.protocol_name is not None and snapshot.protocol_type:
             for each in snapshot.members:
-                roster.add(Member.from_snapshot(each, snapshot.protocol_name))
+                member = Member.from_snapshot(each, snapshot.protocol_name)
+                member.share_protocols(state.environment.large_subscriptions)
+                roster.add(member)
                 yield _RESTORE_COST
         if snapshot.leader in roster.members:
             roster.leader = snapshot.leader

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
-from weakref import WeakSet
 
+from kproc.broker.coordinator.large_subscriptions import (
+    LargeSubscription,
+    LargeSubscriptions,
+    SubscriptionContent,
+)
 from kproc.broker.group.messages import JoinReply, JoinRequest, JoinResult, SyncReply, join_failed
 from kproc.broker.group.records import MemberSnapshot
 from kproc.common.bounded import short_name
@@ -19,10 +23,6 @@ from kproc.common.errors import ErrorCode
 
 # A deadline that does not come: about 146 million years of milliseconds.
 NEVER_MS: Final = 1 << 62
-# A member with more than LARGE_BYTES of protocol names and metadata is counted. All counted members of a Handler may
-# have LARGE_BYTES_MAX together. Kafka's clients send some hundred bytes.
-LARGE_BYTES: Final = 16 << 10
-LARGE_BYTES_MAX: Final = 64 << 20
 
 Protocols = Iterable[tuple[str, bytes]]
 
@@ -31,7 +31,6 @@ class Member:
     """One member. Only the Roster changes `join_reply`, because it counts the waiting joins."""
 
     __slots__ = (
-        "__weakref__",
         "assignment",
         "client_host",
         "client_id",
@@ -39,6 +38,7 @@ class Member:
         "group_instance_id",
         "is_new",
         "join_reply",
+        "large",
         "member_id",
         "protocols",
         "rebalance_timeout_ms",
@@ -56,6 +56,7 @@ class Member:
         self.rebalance_timeout_ms = 0
         self.session_timeout_ms = 0
         self.protocols: tuple[tuple[str, bytes], ...] = ()
+        self.large: LargeSubscription | None = None  # Counts the protocols if they are long.
         self.assignment = b""
         # True until its first join is answered. Its client knows no member id yet, or has never used it, so it sends no
         # heartbeats.
@@ -91,6 +92,12 @@ class Member:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
 
+    def share_protocols(self, subscriptions: LargeSubscriptions) -> None:
+        """Count the protocols if they are long, and share them with members that have equal ones."""
+        self.large = subscriptions.share(SubscriptionContent(protocols=self.protocols))
+        if self.large is not None:
+            self.protocols = self.large.content.protocols
+
     def renew(self, now_ms: int) -> None:
         """Restart the session, because the member has sent a request."""
         self.deadline_ms = now_ms + self.session_timeout_ms
@@ -117,34 +124,6 @@ def names_of(protocols: Protocols) -> set[str]:
 def bytes_of(protocols: Protocols) -> int:
     """Return the bytes of all names and metadata."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
-
-
-class LargeProtocols:
-    """The members with long protocols of all groups of a Handler, and the limit of their bytes together.
-
-    A client can join any number of groups, and what it sends is in no log until its group has a generation. The set is
-    weak: a member leaves it when its group, or the coordinator with all groups, is gone.
-    """
-
-    __slots__ = ("_members",)
-
-    def __init__(self) -> None:
-        self._members: WeakSet[Member] = WeakSet()
-
-    def has_room(self, protocols: Protocols, member: Member | None) -> bool:
-        """Return True if these protocols may be stored, in the place of those that `member` has now."""
-        size = bytes_of(protocols)
-        if size <= LARGE_BYTES:
-            return True
-        held = sum(bytes_of(each.protocols) for each in self._members if each is not member)
-        return held + size <= LARGE_BYTES_MAX
-
-    def count(self, member: Member) -> None:
-        """Count the protocols of a member that has joined, if they are long."""
-        if bytes_of(member.protocols) > LARGE_BYTES:
-            self._members.add(member)
-        else:
-            self._members.discard(member)
 
 
 class Roster:

@@ -170,6 +170,9 @@ class ConsumerGroup:
         Return the member, whose session begins anew. The arguments are those of `progress`.
         """
         before = None if known is None else known.metadata
+        if updated != before:
+            large = None if known is None else known.large
+            self.state.large_subscriptions.check_room(updated.content, replaced=large)
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
         records: list[ConsumerRecord] = []

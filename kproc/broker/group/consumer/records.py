@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kproc.broker.coordinator.large_subscriptions import SubscriptionContent
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
@@ -75,6 +76,18 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicProtocols | None = None
+
+    @property
+    def content(self) -> SubscriptionContent:
+        """The parts that can be long."""
+        return SubscriptionContent(self.topic_names, () if self.classic is None else self.classic.protocols)
+
+    def with_content(self, content: SubscriptionContent) -> MemberMetadata:
+        """Return a copy that refers to an equal content, which other members share."""
+        classic = self.classic
+        if classic is not None:
+            classic = ClassicProtocols(classic.session_timeout_ms, content.protocols)
+        return msgspec.structs.replace(self, topic_names=content.topic_names, classic=classic)
 
 
 class TargetEpoch(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kproc.broker.coordinator.large_subscriptions import LargeSubscription, LargeSubscriptions
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
@@ -38,11 +39,12 @@ _FIRST_TARGET_EPOCH: Final = TargetEpoch(1)
 class ConsumerMember(TimedMember):
     """One member: its two records, and its deadlines."""
 
-    __slots__ = ("metadata", "state")
+    __slots__ = ("large", "metadata", "state")
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.metadata: MemberMetadata | None = None  # None only while the log is replayed.
+        self.large: LargeSubscription | None = None  # Counts the subscription if it is long.
         self.state = MemberState(0)
 
     @property
@@ -60,14 +62,18 @@ class ConsumerGroupState:
         "expressions",
         "group_id",
         "instance_ids",
+        "large_subscriptions",
         "members",
         "owners",
         "subscriptions",
         "target_epoch",
     )
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, large_subscriptions: LargeSubscriptions | None = None) -> None:
         self.group_id = group_id
+        self.large_subscriptions = (
+            LargeSubscriptions() if large_subscriptions is None else large_subscriptions
+        )
         self.epoch = GroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ConsumerMember] = {}
@@ -210,6 +216,9 @@ class ConsumerGroupState:
             # Keep the instance id if a successor of the static member has it by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
                 del self.instance_ids[instance_id]
+        member.large = None if metadata is None else self.large_subscriptions.share(metadata.content)
+        if metadata is not None and member.large is not None:
+            metadata = metadata.with_content(member.large.content)
         member.metadata = metadata
         if metadata is not None:
             self.subscriptions.add(metadata)

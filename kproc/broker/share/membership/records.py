@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kproc.broker.coordinator.large_subscriptions import SubscriptionContent
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
@@ -51,6 +52,11 @@ class ShareSubscription(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     client_host: str = ""
     topic_names: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> SubscriptionContent:
+        """The part that can be long."""
+        return SubscriptionContent(self.topic_names)
 
 
 class ShareEpoch(msgspec.Struct, frozen=True):

@@ -86,9 +86,13 @@ class ShareGroups:
         self._log = log
         self._on_change = on_change
         self._environment = ShareGroupEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
-        self._replay = StateReplay(ShareGroupState)
+        self._large_subscriptions = cluster.large_subscriptions
+        self._replay = StateReplay(self._make_state)
         self._gone: DeletedTopics | None = None
         self._rebalances = 0
+
+    def _make_state(self, group_id: str) -> ShareGroupState:
+        return ShareGroupState(group_id, self._large_subscriptions)
 
     def find(self, group_id: str) -> ShareGroup | None:
         """Return a share group. None if no group has this id, or if the group has another protocol."""
@@ -145,7 +149,7 @@ class ShareGroups:
 
     def _create(self, group_id: str) -> ShareGroup:
         self._unwritten[group_id] = None
-        return self.add(ShareGroupState(group_id))
+        return self.add(self._make_state(group_id))
 
     # -- states of new partitions ------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.large_subscriptions import LargeSubscription, LargeSubscriptions
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
@@ -36,21 +37,34 @@ _FIRST_TARGET_EPOCH: Final = ShareTargetEpoch(1)
 class ShareMember(TimedMember):
     """One member: its two records, and its deadlines. It has no rebalance timeout."""
 
-    __slots__ = ("state", "subscription")
+    __slots__ = ("large", "state", "subscription")
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.subscription: ShareSubscription | None = None  # None only while the log is replayed.
+        self.large: LargeSubscription | None = None  # Counts the subscription if it is long.
         self.state = ShareMemberState(0)
 
 
 class ShareGroupState:
     """The epochs, members and assignments of one group, and the topics that have states in the share coordinator."""
 
-    __slots__ = ("_name_users", "epoch", "group_id", "members", "target_epoch", "targets", "topics")
+    __slots__ = (
+        "_name_users",
+        "epoch",
+        "group_id",
+        "large_subscriptions",
+        "members",
+        "target_epoch",
+        "targets",
+        "topics",
+    )
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, large_subscriptions: LargeSubscriptions | None = None) -> None:
         self.group_id = group_id
+        self.large_subscriptions = (
+            LargeSubscriptions() if large_subscriptions is None else large_subscriptions
+        )
         self.epoch = ShareEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ShareMember] = {}
@@ -122,6 +136,10 @@ class ShareGroupState:
                 self._name_users[name] -= 1
                 if not self._name_users[name]:
                     del self._name_users[name]
+        member.large = None if subscription is None else self.large_subscriptions.share(subscription.content)
+        if subscription is not None and member.large is not None:
+            names = member.large.content.topic_names
+            subscription = msgspec.structs.replace(subscription, topic_names=names)
         member.subscription = subscription
         if subscription is not None:
             self._name_users.update(subscription.topic_names)

@@ -1,0 +1,86 @@
+"""LargeSubscriptions: the long subscriptions of the members of a Handler's groups, and the limit of their bytes.
+
+A client can join any number of groups, with topic names or protocols of 1 MB in each. Members with equal content share
+one object, so that a large group of one application counts once. An entry is weak: it disappears when its last member
+leaves, subscribes to other topics, or loses its group or coordinator.
+"""
+
+from __future__ import annotations
+
+from sys import getsizeof
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from kproc.common.errors import ErrorCode, KafkaError
+
+# Subscriptions with more bytes than the first number are counted and shared. All of a Handler may have the second
+# together. Kafka's clients send some hundred bytes.
+LARGE_BYTES: Final = 16 << 10
+LARGE_BYTES_MAX: Final = 64 << 20
+# The memory of a name or protocol beside the string: its place in the tuple, and its row in the counts of its group.
+_ROW_BYTES: Final = 80
+
+
+class SubscriptionContent(NamedTuple):
+    """Topic names of a member, and its name and metadata for each protocol if it speaks the classic protocol."""
+
+    topic_names: tuple[str, ...] = ()
+    protocols: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes that count for this content."""
+        # Python's size of a string, because one unusual character makes each character of a name take 4 bytes.
+        names = sum(map(getsizeof, self.topic_names))
+        protocols = sum(getsizeof(name) + len(metadata) for name, metadata in self.protocols)
+        return names + protocols + _ROW_BYTES * (len(self.topic_names) + len(self.protocols))
+
+
+class LargeSubscription:
+    """A long subscription. Each of its members refers to it."""
+
+    __slots__ = ("__weakref__", "content", "size")
+
+    def __init__(self, content: SubscriptionContent, size: int) -> None:
+        self.content = content
+        self.size = size
+
+
+class LargeSubscriptions:
+    """The long subscriptions that members have now."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[SubscriptionContent, LargeSubscription] = WeakValueDictionary()
+
+    def has_room(self, *contents: SubscriptionContent, replaced: LargeSubscription | None = None) -> bool:
+        """Return True if these may be stored, in the place of the one that a member has now.
+
+        `replaced` does not count, although other members can share it. So the bytes can be above the limit by those of
+        one subscription.
+        """
+        sizes = ((each, each.size) for each in contents)
+        added = {each: size for each, size in sizes if size > LARGE_BYTES and each not in self._known}
+        if not added:
+            return True
+        held = sum(each.size for each in self._known.values() if each is not replaced)
+        return held + sum(added.values()) <= LARGE_BYTES_MAX
+
+    def check_room(self, *contents: SubscriptionContent, replaced: LargeSubscription | None = None) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED unless `has_room`."""
+        if not self.has_room(*contents, replaced=replaced):
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "The long subscriptions of all groups have reached their maximum size.",
+            )
+
+    def share(self, content: SubscriptionContent) -> LargeSubscription | None:
+        """Return the object that members with this content share, and count it. None for a short subscription."""
+        size = content.size
+        if size <= LARGE_BYTES:
+            return None
+        known = self._known.get(content)
+        if known is None:
+            known = self._known[content] = LargeSubscription(content, size)
+        return known
