@@ -313,7 +313,11 @@ class ShareDrain(ShareMember, DeadLetterReader):
             starts[partition] = yield from self.find(topic.name, partition, -2)
             end = yield from self.find(topic.name, partition, -1)
             if is_judged:
-                self.history.shares.judge(topic.topic_id, partition, starts[partition], end)
+                # A crash can undo a DeleteRecords that was not answered. The group has left its records out then.
+                trimmed = self.history.of(topic.topic_id, partition).trimming_to
+                self.history.shares.judge(
+                    topic.topic_id, partition, max(starts[partition], trimmed), end
+                )
         if is_judged and self.history.shares.has_dead_letters:
             letters = yield from self.read_dead_letters(topic.topic_id)
             self.history.shares.judge_dead_letters(letters, starts, self.world.disturbed_ns)
