@@ -42,7 +42,7 @@ class _Monitor(TypedDict, total=False):
     silent: list[int]
 
 
-class _Connection(TypedDict, total=False):
+class _ConnectionFields(TypedDict, total=False):
     id: str
     processor: int
     listener_name: str
@@ -64,18 +64,18 @@ class _Connection(TypedDict, total=False):
 
 
 class _Clients(TypedDict, total=False):
-    clients: list[_Connection]
+    clients: list[_ConnectionFields]
 
 
-class _TopicTraffic(TypedDict, total=False):
+class _TopicTrafficFields(TypedDict, total=False):
     name: str
     bytes_in: int
     records_in: int
     bytes_out: int
 
 
-class _Topics(TypedDict, total=False):
-    topics: list[_TopicTraffic]
+class _TopicsFields(TypedDict, total=False):
+    topics: list[_TopicTrafficFields]
 
 
 class _OfflinePartition(TypedDict, total=False):
@@ -101,7 +101,7 @@ class _Logs(TypedDict, total=False):
     offline: _Offline
 
 
-class _Rule(TypedDict, total=False):
+class _RuleFields(TypedDict, total=False):
     action: str
     apis: list[str]
     ranges: dict[str, tuple[int, int] | None]
@@ -122,7 +122,7 @@ class _FaultRow(TypedDict, total=False):
     id: int
     matches: int
     hits: int
-    rule: _Rule
+    rule: _RuleFields
 
 
 class _FaultRows(TypedDict, total=False):
@@ -139,7 +139,7 @@ _Step = TypedDict("_Step", {"what": str, "from": int, "to": int, "took_ms": int}
 _Move = TypedDict("_Move", {"from": int, "to": int, "connections": int}, total=False)
 
 
-class _Scale(TypedDict, total=False):
+class _ScaleFields(TypedDict, total=False):
     is_done: bool
     ticket: str
     steps: list[_Step]
@@ -150,11 +150,11 @@ class _Moves(TypedDict, total=False):
     moves: list[_Move]
 
 
-class _KillClient(TypedDict, total=False):
+class _KillClientFields(TypedDict, total=False):
     is_killed: bool
 
 
-class _Process(TypedDict, total=False):
+class _ProcessFields(TypedDict, total=False):
     role: str
     index: int
     pid: int
@@ -177,7 +177,7 @@ class _Process(TypedDict, total=False):
     counters: dict[str, int]
 
 
-class _Api(TypedDict, total=False):
+class _ApiFields(TypedDict, total=False):
     request: str
     requests_total: int
     versions: dict[str, int]
@@ -208,7 +208,7 @@ class _UncleanablePartition(TypedDict, total=False):
     reason: str
 
 
-class _Uncleanable(TypedDict, total=False):
+class _UncleanableFields(TypedDict, total=False):
     count: int
     first: list[_UncleanablePartition]
 
@@ -227,7 +227,7 @@ class _Network(TypedDict, total=False):
     acceptor_blocked: dict[str, float | None]
 
 
-class _Status(TypedDict, total=False):
+class _StatusFields(TypedDict, total=False):
     cluster_id: str
     data: str
     transport: str
@@ -239,7 +239,7 @@ class _Status(TypedDict, total=False):
     problem: str | None
     disk: _Disk
     certificates: dict[str, _Certificate]
-    processes: list[_Process]
+    processes: list[_ProcessFields]
     shared_memory_unmapped_bytes: int
     # A broker that starts does not know its topics.
     topics: int | None
@@ -247,17 +247,17 @@ class _Status(TypedDict, total=False):
     internal_topics: int | None
     internal_partitions: int | None
     offline: _Offline | None
-    uncleanable: _Uncleanable | None
+    uncleanable: _UncleanableFields | None
     unserved_directories: _Unserved
     transactions: dict[str, int]
     network: _Network
-    apis: list[_Api]
+    apis: list[_ApiFields]
 
 
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "add-fault": converter(_FaultRow),
     "clients": converter(_Clients),
-    "kill-client": converter(_KillClient),
+    "kill-client": converter(_KillClientFields),
     "list-faults": converter(_FaultRows),
     "logs": converter(_Logs),
     "monitor": converter(_Monitor),
@@ -265,9 +265,9 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "plan-rebalance": converter(_Moves),
     "rebalance": converter(_Moves),
     "remove-fault": converter(_FaultRows),
-    "scale": converter(_Scale),
-    "status": converter(_Status),
-    "topics": converter(_Topics),
+    "scale": converter(_ScaleFields),
+    "status": converter(_StatusFields),
+    "topics": converter(_TopicsFields),
 }
 """By operation. Operations without a converter have results that commands do not read."""
 
