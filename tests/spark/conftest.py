@@ -46,7 +46,7 @@ def own_connections() -> Iterator[None]:
 
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not there is looked for for 100 ms instead of seconds, where the test is about what is said of it."""
+    """Search for missing topics for 100 ms instead of seconds, in tests of the messages about them."""
     from kproc.spark import brokers, look_up
 
     monkeypatch.setattr(brokers, "UNKNOWN_TOPIC_MS", 100)

@@ -31,7 +31,7 @@ _Request = tuple[ApiKey, int, Fields]
 
 @dataclass(frozen=True)
 class Flood:
-    """What one client sends. `prepare` runs before the measurement."""
+    """The requests of one client. `prepare` runs before the measurement."""
 
     name: str
     send: Callable[[str], None]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kproc.broker.group.consumer.embedded import decode_assignment, encode_assignment
-from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
+from kproc.broker.group.consumer.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    DescribedConsumerGroup,
+)
 from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
 from kproc.common.errors import ErrorCode
 from tests.support.consumer_groups import cluster_of
@@ -67,6 +71,13 @@ def consumer(rig: Rig, member_id: str, epoch: int = 0, **fields: Any) -> Consume
     rig.log.sync()
     (result,) = results
     return result
+
+
+def described(rig: Rig) -> DescribedConsumerGroup:
+    """Return the group for ConsumerGroupDescribe."""
+    found = rig.coordinator.describe_consumer_group("g")
+    assert found is not None
+    return found
 
 
 def leave(rig: Rig, member_id: str) -> list[int]:

@@ -22,6 +22,7 @@ from kproc.broker.share.membership.records import (
 )
 from kproc.broker.share.membership.share_states import OnCodes, ShareStates
 from kproc.broker.share.state.messages import InitializeState
+from kproc.broker.streams.messages import StreamsHeartbeat, StreamsHeartbeatResult
 from kproc.common.errors import ErrorCode
 from tests.support.consumer_groups import topic_id
 from tests.support.group_coordinator_rig import Rig
@@ -122,6 +123,19 @@ class ShareRig(Rig):
         request = ShareHeartbeat(member_id=member_id, member_epoch=epoch, client_id="c", **more)
         self.coordinator.share_heartbeat("g", request, results.append)
         self.run_all()
+        return results[0]
+
+    def streams_heartbeat(self, member_id: str, epoch: int, **fields: Any) -> StreamsHeartbeatResult:
+        """Send a StreamsGroupHeartbeat, and let the log be synced."""
+        request = StreamsHeartbeat(member_id=member_id, member_epoch=epoch, **fields)
+        results: list[StreamsHeartbeatResult] = []
+        self.coordinator.handle_heartbeat(
+            "g",
+            lambda: self.coordinator.streams.heartbeat("g", request),
+            results.append,
+            lambda code: StreamsHeartbeatResult(error_code=code),
+        )
+        self.log.sync()
         return results[0]
 
     def run_all(self) -> None:

@@ -393,7 +393,7 @@ class ClientRequests:
     def _rests_slow(self) -> bool:
         """Return True if a Fetch of many partitions must wait for a later duty cycle.
 
-        Decoding one takes up to 25 ms. So `resume_resting` handles one in each duty cycle.
+        Decoding one takes up to 25 ms. So `resume_resting` lets one run in each duty cycle: the first call gets False.
         """
         may_run, self._may_run_slow = self._may_run_slow, False
         return not may_run

@@ -16,7 +16,6 @@ from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHear
 from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecordType
 from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
 from kproc.broker.streams.assignor import SubtopologyTasks, TaskMember, assign_sticky
-from kproc.broker.streams.messages import StreamsHeartbeat, StreamsHeartbeatResult
 from kproc.broker.streams.statuses import COMPUTING
 from kproc.broker.streams.topology import Subtopology, Topology
 from kproc.common.errors import ErrorCode
@@ -59,18 +58,6 @@ class LargeRig(ShareRig):
         run_steps(self.coordinator)
         self.pass_ms(0)
         run_steps(self.coordinator)
-
-    def streams(self, epoch: int, **fields: Any) -> StreamsHeartbeatResult:
-        results: list[StreamsHeartbeatResult] = []
-        request = StreamsHeartbeat(member_id="m", member_epoch=epoch, **fields)
-        self.coordinator.handle_heartbeat(
-            "g",
-            lambda: self.coordinator.streams.heartbeat("g", request),
-            results.append,
-            lambda code: StreamsHeartbeatResult(error_code=code),
-        )
-        self.log.sync()
-        return results[0]
 
 
 def states(rig: LargeRig) -> dict[str, str]:
@@ -192,11 +179,11 @@ def test_share_group_gets_partitions_that_appear_meanwhile(rig: LargeRig) -> Non
 
 def test_streams_member_gets_a_large_target_next(rig: LargeRig) -> None:
     topology = Topology(1, (Subtopology(subtopology_id="0", source_topics=("t",)),))
-    first = rig.streams(0, topology=topology, process_id="p", rebalance_timeout_ms=60_000)
+    first = rig.streams_heartbeat("m", 0, topology=topology, process_id="p", rebalance_timeout_ms=60_000)
     assert COMPUTING in first.statuses
-    assert COMPUTING in rig.streams(first.member_epoch).statuses
+    assert COMPUTING in rig.streams_heartbeat("m", first.member_epoch).statuses
     run_steps(rig.coordinator)
-    second = rig.streams(first.member_epoch)
+    second = rig.streams_heartbeat("m", first.member_epoch)
     assert second.tasks is not None
     assert len(second.tasks.active) == PARTITIONS
     assert second.statuses == ()

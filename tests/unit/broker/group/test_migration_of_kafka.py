@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from kproc.broker.group.consumer.embedded import encode_assignment
-from kproc.broker.group.consumer.messages import DescribedConsumerGroup
 from kproc.broker.group.messages import JoinResult, LeavingMember, SyncRequest
 from kproc.common.errors import ErrorCode
 from tests.support.group_coordinator_rig import TOPIC_ID, Rig
@@ -17,6 +16,7 @@ from tests.support.mixed_groups import (
     beat,
     classic_group,
     consumer,
+    described,
     join,
     join_request,
     mixed_rig,
@@ -30,12 +30,6 @@ ALL = frozenset(range(4))
 @pytest.fixture
 def rig() -> Rig:
     return mixed_rig()
-
-
-def described(rig: Rig) -> DescribedConsumerGroup:
-    found = rig.coordinator.describe_consumer_group("g")
-    assert found is not None
-    return found
 
 
 def two_classic_members(rig: Rig) -> tuple[JoinResult, JoinResult]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.group.records import encode_group_key
-from kproc.broker.streams.messages import StreamsHeartbeat, StreamsHeartbeatResult
+from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.records import STREAMS_RECORDS, StreamsRecordType
 from kproc.broker.streams.tasks import MemberTasks
 from kproc.broker.streams.topology import Subtopology, Topology
@@ -30,16 +30,7 @@ def rig() -> ShareRig:
 def heartbeat(rig: ShareRig, epoch: int = 0, member_id: str = "m", **fields: Any) -> StreamsHeartbeatResult:
     if epoch == 0:
         fields |= {"topology": STATELESS, "process_id": "p", "rebalance_timeout_ms": 60_000}
-    results: list[StreamsHeartbeatResult] = []
-    request = StreamsHeartbeat(member_id=member_id, member_epoch=epoch, **fields)
-    rig.coordinator.handle_heartbeat(
-        "g",
-        lambda: rig.coordinator.streams.heartbeat("g", request),
-        results.append,
-        lambda code: StreamsHeartbeatResult(error_code=code),
-    )
-    rig.log.sync()
-    return results[0]
+    return rig.streams_heartbeat(member_id, epoch, **fields)
 
 
 def states(rig: ShareRig) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kproc.broker.group.consumer.messages import DescribedConsumer, DescribedConsumerGroup
+from kproc.broker.group.consumer.messages import DescribedConsumer
 from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecordType
 from kproc.broker.group.messages import (
     JoinRequest,
@@ -24,6 +24,7 @@ from tests.support.mixed_groups import (
     NO_DATA,
     beat,
     consumer,
+    described,
     join,
     join_request,
     mixed_rig,
@@ -38,12 +39,6 @@ OTHER_ID = b"o" * 16
 @pytest.fixture
 def rig() -> Rig:
     return mixed_rig()
-
-
-def described(rig: Rig) -> DescribedConsumerGroup:
-    found = rig.coordinator.describe_consumer_group("g")
-    assert found is not None
-    return found
 
 
 def members(rig: Rig) -> dict[str, DescribedConsumer]:
