@@ -5,6 +5,7 @@ tests/tidy/test_compatibility.py holds that.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +50,11 @@ class Case(NamedTuple):
     @property
     def is_error(self) -> bool:
         return self.difference.path[-1:] == ("error_code",)
+
+    @property
+    def has_answers(self) -> bool:
+        """Both brokers have answered, and kept the connection."""
+        return isinstance(self.kproc, dict) and isinstance(self.kafka, dict)
 
     @property
     def codes(self) -> tuple[Any, Any]:
@@ -555,10 +561,10 @@ def _deleted_shared_records(case: Case) -> bool:
     if all(step.api != "delete_records" for step in case.before):
         return False
     if case.step.api == "describe_share_group_offsets":
-        return case.difference.path[-1] in ("start_offset", "lag")
+        return case.difference.path[-1:] in (("start_offset",), ("lag",))
     if case.step.api == "share_acknowledge":
         return case.codes == (0, _INVALID_RECORD_STATE)
-    if case.step.api != "share_fetch" or not isinstance(case.kafka, dict):
+    if case.step.api != "share_fetch" or not case.has_answers:
         return False
     rows = [row for topic in case.kafka["responses"] for row in topic["partitions"]]
     return not any(row["acquired_records"] for row in rows)
@@ -581,7 +587,7 @@ def _behind_delivered_records(case: Case) -> bool:
 
 def _aborted_records(case: Case) -> bool:
     """An acknowledgement of records of an aborted transaction, which kproc ignores. Kafka's member holds the others."""
-    if case.step.api not in _OF_SHARES or not isinstance(case.kafka, dict):
+    if case.step.api not in _OF_SHARES or not case.has_answers:
         return False
     kproc, kafka = map(_acknowledge_codes, (case.kproc, case.kafka))
     aborted = _aborted_offsets(case.before)
@@ -652,18 +658,21 @@ def _released_records_first(case: Case) -> bool:
 
 
 def _both_deliveries(case: Case) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the deliveries in both answers. Both are empty unless rows of a ShareFetch differ."""
-    if case.step.api != "share_fetch" or "responses" not in case.difference.path or not isinstance(case.kafka, dict):
+    """Return the deliveries of a partition in both answers. Both are empty unless its rows of a ShareFetch differ."""
+    names = ChainMap(*case.difference.rows)
+    if case.step.api != "share_fetch" or "partition_index" not in names:
         return [], []
-    return _deliveries(case.kproc), _deliveries(case.kafka)
+    where = names["topic_id"], names["partition_index"]
+    return _deliveries(case.kproc, *where), _deliveries(case.kafka, *where)
 
 
-def _deliveries(answer: Any) -> list[tuple[int, int]]:
-    """Return each acquired offset with its delivery count."""
+def _deliveries(answer: Any, topic_id: Any, partition: int) -> list[tuple[int, int]]:
+    """Return each acquired offset of a partition with its delivery count."""
     return [
         (offset, each["delivery_count"])
         for topic in answer["responses"]
         for row in topic["partitions"]
+        if (topic["topic_id"], row["partition_index"]) == (topic_id, partition)
         for each in row["acquired_records"]
         for offset in range(each["first_offset"], each["last_offset"] + 1)
     ]

@@ -214,6 +214,29 @@ def test_share_fetch_rule_of_often_delivered_records() -> None:
     assert rule([(1, 2)], [(1, 2), (2, 2), (3, 4)]) is rule([], some) is rule(some, some[:1]) is None
 
 
+def test_share_fetch_rules_judge_each_partition() -> None:
+    """Equal records of another partition hide no difference, and excuse none."""
+
+    def rule(kproc: list[tuple[int, int]], kafka: list[tuple[int, int]]) -> str | None:
+        answers = share_answer(*kproc), share_answer(*kafka)
+        for answer, others in zip(answers, (share_answer((7, 4)), share_answer((7, 4))), strict=True):
+            (other,) = others["responses"][0]["partitions"]
+            answer["responses"][0]["partitions"].append({**other, "partition_index": 1})
+        return share_rule("acquired_records", *answers)
+
+    assert rule([(1, 2)], [(1, 2), (2, 4)]) == "records whose deliveries are half used up"
+    assert rule([(1, 2)], [(1, 2), (2, 2)]) is rule([], [(1, 4)]) is None
+
+
+def test_rules_of_share_groups_need_two_answers() -> None:
+    deletion = Step(0, "delete_records", 2, {"topics": []})
+    for api in ("share_fetch", "share_acknowledge", "describe_share_group_offsets"):
+        step = Step(0, api, 1, {"topics": []})
+        for answers in (("no answer", share_answer()), (share_answer(), "closed")):
+            case = Case(step, Difference((), *answers), *answers, [deletion, *aborted_transaction()])
+            assert rule_for(case) is None, case
+
+
 def test_share_ack_rule_needs_aborted_records_in_request() -> None:
     def rule(*before: Step, ours: int = 0, first: int = 2) -> str | None:
         answers = share_answer(code=ours), share_answer((0, 1), code=121 - ours)
