@@ -15,10 +15,12 @@ from tests.differential.rights import with_rights
 from tests.differential.runner import FAST, SLOW, Notes, run
 from tests.differential.shrink import shrink
 from tests.differential.steps import Found, Pair, Step
-from tests.differential.themes import CHANGES_ALL, sequence
+from tests.differential.themes import CHANGES_ALL, WAITING, sequence
 from tests.differential.upkeep import Upkeep
 
 _RESULT_SECONDS = 300.0
+# Sequences at once for each worker, in themes that mostly wait. Such a sequence takes 5 s, and 0.05 s of CPU.
+_WAITING_AT_ONCE = 24
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,20 @@ def run_all(
     context = multiprocessing.get_context("fork")
     # What one sequence of these changes another would see: one process for all of them.
     alone = [task for task in tasks if task.theme in CHANGES_ALL]
-    others = [task for task in tasks if task.theme not in CHANGES_ALL]
-    shares = [(alone, 1)] * bool(alone) + [(others, min(workers, len(others)))] * bool(others)
+    waiting = [task for task in tasks if task.theme in WAITING]
+    others = [task for task in tasks if task.theme not in CHANGES_ALL | WAITING]
+    counts = (alone, 1), (waiting, workers * _WAITING_AT_ONCE), (others, workers)
+    shares = [(some, min(count, len(some))) for some, count in counts if some]
     manager = SyncManager(ctx=context)
     manager.start(_end_by_sigterm)
     with manager:
         shown, results = manager.dict(known), context.Queue()
         processes = []
         for some, count in shares:
-            waiting = context.Queue()
+            todo = context.Queue()
             for task in [*some, *[None] * count]:
-                waiting.put(task)
-            arguments = (pair, waiting, results, versions, shown)
+                todo.put(task)
+            arguments = (pair, todo, results, versions, shown)
             processes += [context.Process(target=_work, args=arguments) for _ in range(count)]
         for process in processes:
             process.start()
@@ -105,10 +109,10 @@ def _end_by_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _work(pair: Pair, waiting: Any, results: Any, versions: dict[str, list[int]], known: Any) -> None:
+def _work(pair: Pair, todo: Any, results: Any, versions: dict[str, list[int]], known: Any) -> None:
     _end_by_sigterm()
     upkeep = Upkeep(pair)
-    while (task := waiting.get()) is not None:
+    while (task := todo.get()) is not None:
         try:
             result = run_task(upkeep, task, versions, known)
         except Exception:  # noqa: BLE001 - it is told with the sequence that it came from

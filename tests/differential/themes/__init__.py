@@ -206,6 +206,8 @@ if KAFKA_VERSION < "4.4":
     del THEMES["streams"]
 # What these change is seen by every client of the broker.
 CHANGES_ALL = frozenset({"quotas"})
+# These wait for locks to end during most of their time.
+WAITING = frozenset({"locks"})
 # What logs in by itself cannot be a guest's. A change of rules by another sequence ends the waits of share sessions.
 WITHOUT_RIGHTS = frozenset({"logins"})
 _WITH_PRODUCERS = frozenset({"produce", "fetch", "offsets"})
