@@ -29,7 +29,7 @@ from kproc.broker.storage.format import (
     segment_file_name,
 )
 from kproc.broker.storage.fs import OsFs
-from kproc.broker.storage.producer_state import decode_snapshot
+from kproc.broker.storage.producer_snapshot_codec import decode_snapshot
 from kproc.broker.storage.txn_index import TxnIndex
 from kproc.common.errors import Corrupt
 from kproc.common.reading import READ_COMMITTED

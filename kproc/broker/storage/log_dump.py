@@ -28,7 +28,7 @@ from kproc.broker.storage.format import (
     parse_segment_file_name,
 )
 from kproc.broker.storage.fs import Fs
-from kproc.broker.storage.producer_state import decode_snapshot
+from kproc.broker.storage.producer_snapshot_codec import decode_snapshot
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.storage.txn_index import read_aborted
 from kproc.common.errors import Corrupt, KafkaError

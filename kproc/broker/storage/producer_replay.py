@@ -13,7 +13,8 @@ from kproc.broker.storage.batch_scan import walk_headers
 from kproc.broker.storage.format import SNAPSHOT_SUFFIX, segment_file_name
 from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable, decode_snapshot
+from kproc.broker.storage.producer_snapshot_codec import decode_snapshot
+from kproc.broker.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segment_lookup import headers_before, locate
 from kproc.broker.storage.validate import read_marker

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kproc.broker.storage.format import SNAPSHOT_SUFFIX, segment_file_name
 from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
-from kproc.broker.storage.producer_state import ProducerTable, encode_snapshot
+from kproc.broker.storage.producer_snapshot_codec import encode_snapshot
+from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.segments import SegmentList
 
 logger = logging.getLogger(__name__)

@@ -24,18 +24,9 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.storage.format import (
-    NO_EPOCH,
-    NO_OFFSET,
-    SNAPSHOT_CRC_FROM,
-    SNAPSHOT_ENTRY,
-    SNAPSHOT_HEAD,
-    SNAPSHOT_VERSION,
-    AbortedTransaction,
-)
+from kproc.broker.storage.format import NO_EPOCH, NO_OFFSET, AbortedTransaction
 from kproc.common.conversion import converter
-from kproc.common.errors import Corrupt, ErrorCode, KafkaError
-from kproc.wire.checksum import crc32c
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import NO_SEQUENCE
 
 # Limit of producers in a partition, because a client can invent producer ids. Above the limit, the producers that were
@@ -414,38 +405,3 @@ def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
     # Keep a producer with an open transaction however old it is. Without its entry the last stable offset would pass
     # the transaction, and readers of committed records would see the transaction's records before its end.
     return entry.open_txn_offset < 0 and now_ms - entry.last_timestamp >= idle_ms
-
-
-def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Encode a .snapshot file (see format.py). As in Kafka it holds only the last batch of each producer."""
-    rows = []
-    for entry in entries:
-        sequence, offset, delta, _ = entry.batches[-1] if entry.batches else (NO_SEQUENCE, NO_OFFSET, 0, 0)
-        rows.append(
-            SNAPSHOT_ENTRY.pack(
-                entry.producer_id, entry.epoch, sequence, offset, delta,
-                entry.last_timestamp, entry.coordinator_epoch, entry.open_txn_offset,
-            )
-        )  # fmt: skip
-    body = SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(rows))[SNAPSHOT_CRC_FROM:] + b"".join(rows)
-    return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body), len(rows))[:SNAPSHOT_CRC_FROM] + body
-
-
-def decode_snapshot(content: bytes) -> list[ProducerEntry]:
-    """Decode a .snapshot file. Raises Corrupt if it is incomplete or damaged."""
-    if len(content) < SNAPSHOT_HEAD.size:
-        raise Corrupt(f"a producer snapshot of {len(content)} bytes is cut")
-    version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
-    if version != SNAPSHOT_VERSION:
-        raise Corrupt(f"a producer snapshot of version {version} is not known")
-    if crc32c(content[SNAPSHOT_CRC_FROM:]) != crc:
-        raise Corrupt("the producer snapshot's CRC does not match")
-    rows = content[SNAPSHOT_HEAD.size :]
-    if count * SNAPSHOT_ENTRY.size != len(rows):
-        raise Corrupt(f"a producer snapshot of {count} entries has {len(rows)} bytes of them")
-    entries = []
-    for row in SNAPSHOT_ENTRY.iter_unpack(rows):
-        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = row
-        batches = ((sequence, offset, delta, timestamp),) if offset >= 0 else ()
-        entries.append(ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, open_offset, batches))
-    return entries

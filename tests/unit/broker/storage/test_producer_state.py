@@ -1,20 +1,11 @@
-"""Idempotent producers: Kafka's rules as a table, and the snapshot's bytes."""
+"""Idempotent producers: Kafka's rules as a table."""
 
 from __future__ import annotations
 
-import struct
-
 import pytest
-from crc32c import crc32c
 
-from kproc.broker.storage.producer_state import (
-    SEQUENCE_MAX,
-    ProducerEntry,
-    ProducerTable,
-    decode_snapshot,
-    encode_snapshot,
-)
-from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.broker.storage.producer_state import SEQUENCE_MAX, ProducerTable
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.cases import in_one_test
 
 PID = 77
@@ -135,38 +126,6 @@ def test_idle_producers_expire_unless_in_transaction() -> None:
     table.record(3, 0, (0, 2, 0, 0), transactional=True, heard_ms=0)
     assert table.expire(2000, 1000) == 1
     assert [entry.producer_id for entry in table.entries()] == [2, 3]
-
-
-ENTRIES = [
-    ProducerEntry(7, 2, -1, 1_700_000_000_123, -1, ((9, 41, 4, 1_700_000_000_123),)),
-    ProducerEntry(8, 0, 5, 1_700_000_000_456, 17, ()),
-]
-
-
-def test_a_snapshot_has_kafkas_bytes() -> None:
-    rows = (
-        "0000000000000007 0002 00000009 0000000000000029 00000004 0000018bcfe5687b ffffffff ffffffffffffffff"
-        "0000000000000008 0000 ffffffff ffffffffffffffff 00000000 0000018bcfe569c8 00000005 0000000000000011"
-    )
-    body = bytes.fromhex("00000002" + rows.replace(" ", ""))
-    assert encode_snapshot(ENTRIES) == struct.pack(">hI", 1, crc32c(body)) + body
-
-
-def test_a_snapshot_round_trips_its_last_batches() -> None:
-    assert decode_snapshot(encode_snapshot(ENTRIES)) == ENTRIES
-    assert decode_snapshot(encode_snapshot([])) == []
-
-
-def test_a_snapshot_that_is_damaged_or_cut_anywhere_is_refused() -> None:
-    whole = encode_snapshot(ENTRIES)
-    for size in range(len(whole)):
-        with pytest.raises(Corrupt):
-            decode_snapshot(whole[:size])
-    for position in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[position] ^= 1
-        with pytest.raises(Corrupt):
-            decode_snapshot(bytes(damaged))
 
 
 def test_an_export_keeps_all_five_batches() -> None:
