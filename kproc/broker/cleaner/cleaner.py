@@ -3,14 +3,13 @@
 The cleaner never changes a log itself: the owner deletes segments and swaps compacted ones (see compactor.py). Only the
 cleaner writes recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the
 rows of the shared partition table. Only the cleaner removes the directories that owners renamed because their topic was
-deleted. It is the last role to stop.
+deleted (deleted_directories.py). It is the last role to stop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +28,7 @@ from kproc.broker.calls.cleaner_calls import (
 )
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.compactor import Compactor
+from kproc.broker.cleaner.deleted_directories import DeletedDirectories
 from kproc.broker.cleaner.strays import StrayDirectories
 from kproc.broker.cluster.dynamic_settings import log_overrides
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -40,11 +40,9 @@ from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.role.roles import CONTROLLER, HANDLER, handler_id
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.catalog import read_topic_id
 from kproc.broker.storage.format import LOG_SUFFIX
 from kproc.broker.storage.fs import Fs, StorageFailure
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.set_aside import list_deleted
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
 from kproc.common.clock import NS_PER_MS, Clock
@@ -88,8 +86,6 @@ class Cleaner(LinkedRole):
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * NS_PER_MS
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
-        self._next_removal_ns: int | None = None
-        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (time of removal in ns, topic)
         # (version of the metadata that the caller knows, callback for the reply after the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
         self._served = self._make_calls()
@@ -98,6 +94,14 @@ class Cleaner(LinkedRole):
             self._directory,
             delay_ms=config.log_segment_delete_delay_ms,
             interval_ms=config.log_retention_check_interval_ms,
+            when_let_go=self._when_let_go,
+        )
+        self._deleted = DeletedDirectories(
+            fs,
+            self._directory,
+            delay_ms=config.log_segment_delete_delay_ms,
+            clock=clock,
+            image=lambda: self._image,
             when_let_go=self._when_let_go,
         )
         self._reported = make_report({})
@@ -145,7 +149,7 @@ class Cleaner(LinkedRole):
         if kind == SNAPSHOT:
             self._adopt(ClusterImage.from_snapshot(view))
         elif kind == DELTA:
-            self._add_deleted(self._image.apply(view).deleted)
+            self._deleted.add(self._image.apply(view).deleted)
         elif kind == CALL:
             handle_raw_call(view, peer.outbox, self._served.handle_raw, self.containment)
         else:
@@ -196,14 +200,13 @@ class Cleaner(LinkedRole):
     def _on_tick(self, now_ns: int) -> None:
         run = self.containment.run
         run("reporting uncleanable partitions", None, self._report_uncleanable)
-        if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
-            self._next_removal_ns = self._removal_due()
-            run("removing deleted directories", None, self._remove_due)
+        if self._deleted.next_ns is not None and now_ns >= self._deleted.next_ns:
+            run("removing deleted directories", None, self._deleted.remove_due)
         run("looking for directories of no topic", None, self._scan_for_strays, now_ns)
         if now_ns >= self._next_round_ns:
             self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * NS_PER_MS
-            if self._next_removal_ns is None:
-                self._next_removal_ns = now_ns
+            if self._deleted.next_ns is None:
+                self._deleted.next_ns = now_ns
             self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
             self._has_round = True
         if now_ns >= self._next_checkpoint_ns:
@@ -227,10 +230,6 @@ class Cleaner(LinkedRole):
             return False
         return self._compactor.is_idle
 
-    def _remove_due(self) -> None:
-        if not self._remove_deleted():
-            self._next_removal_ns = None
-
     def _scan_for_strays(self, now_ns: int) -> None:
         try:
             self._strays.scan(self._image, now_ns)
@@ -246,11 +245,11 @@ class Cleaner(LinkedRole):
     def _adopt(self, image: ClusterImage) -> None:
         before, self._image = self._image, image
         # Remove directories of deleted topics at once, because earlier runs may have left some.
-        self._next_removal_ns = self._clock.now_ns()
+        self._deleted.next_ns = self._clock.now_ns()
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
         ]
-        self._add_deleted(gone)
+        self._deleted.add(gone)
 
     def finish(self, *, is_clean: bool) -> None:
         """Write the last checkpoints, and the clean-shutdown marker if the stop is clean.
@@ -276,7 +275,7 @@ class Cleaner(LinkedRole):
             logger.info("%s was not closed in order by its last owner; the next start recovers", unclosed)
         elif is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
-        self._remove_deleted(at_once=True)
+        self._deleted.remove(at_once=True)
 
     def _checkpoint_due(self) -> int:
         # Kafka writes the two files in different intervals. One write of both is simpler, and the shorter interval
@@ -339,93 +338,6 @@ class Cleaner(LinkedRole):
             return False
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
-
-    def _add_deleted(self, topics: Iterable[TopicImage]) -> None:
-        due_ns = self._removal_due()
-        for topic in topics:
-            self._deleted.append((due_ns, topic))
-            if self._next_removal_ns is None:
-                self._next_removal_ns = due_ns
-
-    def _removal_due(self) -> int:
-        # Wait at least 1 s, because each removal lists the whole data directory.
-        return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * NS_PER_MS
-
-    def _remove_deleted(self, *, at_once: bool = False) -> bool:
-        """Remove the directories of deleted topics. Return True if some still wait.
-
-        A directory is removed file.delete.delay.ms after its rename, because Processors may open and send its files
-        until then. The owner does not remove it: it may have died, and unlinking large files stalls a process.
-        """
-        while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
-            self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
-        if not self._image.version:
-            # Keep the directories until the metadata arrive. Metadata that were restored from an older copy can contain
-            # a deleted topic again.
-            return True
-        waits = bool(self._deleted)
-        try:
-            paths = list_deleted(self._fs, self._directory)
-        except StorageFailure as error:
-            logger.warning("cannot list the directories of deleted topics: %s", error)
-            return True
-        for path in paths:
-            # A directory that cannot be removed must not keep the others from being removed.
-            waits |= not self._remove_renamed(path, at_once=at_once)
-        return waits
-
-    def _remove_renamed(self, path: Path, *, at_once: bool) -> bool:
-        """Remove a directory that was renamed for deletion, if its delay has passed. Return True if it is removed."""
-        renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
-        try:
-            facts = self._fs.facts_at(path)
-            # On ext4 and XFS a rename sets the directory's ctime, so that is the time of the deletion.
-            if facts is not None and not at_once and facts.st_ctime_ns // NS_PER_MS > renamed_before_ms:
-                return False
-            if read_topic_id(self._fs, path) in self._image.topics_by_id:
-                # The metadata were restored from a copy older than the deletion, or the cleaner has not received the
-                # deletion yet.
-                return False
-            self._fs.remove_tree(path)
-        except StorageFailure as error:
-            logger.warning("cannot remove %s of a deleted topic: %s", path, error)
-            return False
-        return True
-
-    def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
-        """Remove directories of deleted topics that no owner has renamed.
-
-        Their owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
-        alive and only late, it has closed the directories by the time they are removed.
-        """
-
-        def remove() -> None:
-            for path in self._left_of(topic):
-                logger.info("removing %s: its topic was deleted while its owner was down", path)
-                try:
-                    self._fs.remove_tree(path)
-                except StorageFailure as error:
-                    logger.warning("cannot remove %s of a deleted topic: %s", path, error)
-                    self._add_deleted([topic])
-
-        # Do not wait at a stop, because the Handlers have closed all files already.
-        if at_once:
-            remove()
-        elif self._left_of(topic):
-            self._when_let_go(remove)
-
-    def _left_of(self, topic: TopicImage) -> list[Path]:
-        paths = [self._directory / f"{topic.name}-{partition.index}" for partition in topic.partitions]
-        return [path for path in paths if self._is_left_of(topic, path)]
-
-    def _is_left_of(self, topic: TopicImage, path: Path) -> bool:
-        try:
-            return read_topic_id(self._fs, path) == topic.topic_id
-        except StorageFailure as error:
-            # The directory's topic id cannot be read, so it may belong to another topic. Leave it: it is reported as a
-            # stray directory.
-            logger.warning("not removing %s, which has a deleted topic's name: %s", path, error)
-            return False
 
     def _when_let_go(self, then: Callable[[], None]) -> None:
         """Call `then` when every running Handler has our version of the metadata.
