@@ -2,7 +2,7 @@
 
 An owner renames a directory as soon as it hears of the deletion. It does not remove it: it may have died, and unlinking
 large files stalls a process. A directory that no owner has renamed, because its owner died before it heard of the
-deletion, is removed after every Handler has the metadata without the topic.
+deletion, is renamed here after every Handler has the metadata without the topic.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.broker.storage.catalog import read_topic_id
 from kproc.broker.storage.fs import Fs, StorageFailure
-from kproc.broker.storage.set_aside import list_deleted
+from kproc.broker.storage.set_aside import list_deleted, rename_checked, rename_for_deletion
 from kproc.common.clock import NS_PER_MS, Clock
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class DeletedDirectories:
         until then. `at_once` removes all of them at a stop, when all files are closed.
         """
         while self._topics and (at_once or self._topics[0][0] <= self._clock.now_ns()):
-            self._remove_forgotten(self._topics.popleft()[1], at_once=at_once)
+            self._rename_forgotten(self._topics.popleft()[1], at_once=at_once)
         if not self._image().version:
             # Keep the directories until the metadata arrive. Metadata that were restored from an older copy can contain
             # a deleted topic again.
@@ -105,27 +106,29 @@ class DeletedDirectories:
             return False
         return True
 
-    def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
-        """Remove directories of deleted topics that no owner has renamed.
+    def _rename_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
+        """Rename directories of deleted topics that no owner has renamed, so that the next call of `remove` finds them.
 
         Their owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
-        alive and only late, it has closed the directories by the time they are removed.
+        alive and only late, it has closed the directories by the time they are renamed. Removing a directory can take
+        seconds, and a new topic can have the path by then.
         """
 
-        def remove() -> None:
+        def rename() -> None:
             for path in self._left_of(topic):
                 logger.info("removing %s: its topic was deleted while its owner was down", path)
                 try:
-                    self._fs.remove_tree(path)
+                    rename_checked(self._fs, path, rename_for_deletion, partial(self._is_left_of, topic))
                 except StorageFailure as error:
-                    logger.warning("cannot remove %s of a deleted topic: %s", path, error)
+                    logger.warning("cannot rename %s of a deleted topic: %s", path, error)
                     self.add([topic])
+            self.next_ns = self.next_ns or self._delayed_ns()
 
         # Do not wait at a stop, because the Handlers have closed all files already.
         if at_once:
-            remove()
+            rename()
         elif self._left_of(topic):
-            self._when_let_go(remove)
+            self._when_let_go(rename)
 
     def _left_of(self, topic: TopicImage) -> list[Path]:
         paths = [self._directory / f"{topic.name}-{partition.index}" for partition in topic.partitions]

@@ -21,7 +21,12 @@ from typing import Final
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.storage.catalog import PartitionDirectory, describe_topic_id, list_partitions
 from kproc.broker.storage.fs import Fs, StorageFailure
-from kproc.broker.storage.set_aside import record_reason, rename_aside, rename_for_deletion
+from kproc.broker.storage.set_aside import (
+    record_reason,
+    rename_aside,
+    rename_checked,
+    rename_for_deletion,
+)
 from kproc.common.clock import NS_PER_MS
 
 logger = logging.getLogger(__name__)
@@ -82,17 +87,9 @@ class StrayDirectories:
 
     def _move(self, suspect: PartitionDirectory, is_deleted: bool) -> None:
         try:
-            if not self._is_at(suspect, suspect.path):
-                return
             rename = rename_for_deletion if is_deleted else rename_aside
-            aside = rename(self._fs, suspect.path)
+            aside = rename_checked(self._fs, suspect.path, rename, partial(self._is_at, suspect))
             if aside is None:
-                return
-            if not self._is_at(suspect, aside):
-                # A topic of this name was created between the check and the rename. The controller has moved the stray
-                # directory, and the topic's owner has created another one.
-                logger.warning("renaming %s back: it belongs to a new topic", suspect.path)
-                self._fs.rename(aside, suspect.path)
                 return
             if is_deleted:
                 logger.info("will remove %s: its topic was deleted", aside)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import stat
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -60,6 +61,24 @@ def set_aside(fs: Fs, directory: Path, reason: str) -> Path | None:
 def rename_aside(fs: Fs, directory: Path) -> Path | None:
     """Do the first half of set_aside(), for a caller that checks the renamed directory before the second half."""
     return _rename(fs, directory, STRAY_DIRECTORY_SUFFIX)
+
+
+def rename_checked(
+    fs: Fs, directory: Path, rename: Callable[[Fs, Path], Path | None], is_expected: Callable[[Path], bool]
+) -> Path | None:
+    """Rename a directory if it is the expected one, also after the rename. Return its new path, else None.
+
+    Between the check and the rename, the controller can move the directory away and a Handler can create that of a new
+    topic with the same name. The new topic's directory is then renamed back.
+    """
+    if not is_expected(directory):
+        return None
+    moved = rename(fs, directory)
+    if moved is None or is_expected(moved):
+        return moved
+    logger.warning("renaming %s back: it belongs to a new topic", directory)
+    fs.rename(moved, directory)
+    return None
 
 
 def record_reason(fs: Fs, aside: Path, reason: str) -> None:

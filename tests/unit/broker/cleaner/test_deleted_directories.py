@@ -103,6 +103,42 @@ def test_deleted_topic_files_are_removed_when_handlers_released(rig: CleanerRig,
     assert not path.exists()
 
 
+def test_directory_of_topic_recreated_during_removal_stays(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    """Removing the first directory of a deleted topic takes long. Meanwhile the second one becomes a new topic's."""
+    first, second, new_id = tmp_path / "t-0", tmp_path / "t-1", b"n" * 16
+
+    class RacingFs(OsFs):
+        def _recreate(self) -> None:
+            checkpoints.write_partition_metadata(OsFs(), second, new_id)
+
+        def rename(self, source: Path, target: Path) -> bool:
+            if source == first:
+                self._recreate()
+            return super().rename(source, target)
+
+        def remove_tree(self, path: Path) -> None:
+            if path == first:
+                self._recreate()
+            super().remove_tree(path)
+
+    rig = start(fs=RacingFs())
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000)
+    rig.create("t", 2)
+    for path in (first, second):
+        path.mkdir()
+        checkpoints.write_partition_metadata(OsFs(), path, rig.cluster.image.topics_by_name["t"].topic_id)
+    rig.delete("t")
+    for index in range(2):
+        rig.cleaner.detach(handler_id(index))
+    for _ in range(3):
+        rig.advance_ms(CHECK_MS + DELAY_MS)
+    # The metadata of this test lack the new topic, so that its directory is set aside in the end.
+    (kept,) = (each for each in tmp_path.iterdir() if each.is_dir())
+    assert checkpoints.read_partition_metadata(OsFs(), kept) == new_id
+
+
 def test_deleted_directory_of_an_existing_topic_stays(rig: CleanerRig) -> None:
     """The metadata were restored from a copy that is older than the deletion."""
     rig.clock.set_wall_ms(time.time_ns() // 1_000_000)
