@@ -46,7 +46,7 @@ def test_describe_configs_lists_loggers_with_effective_level(client: RawClient) 
     for row in shown.values():
         assert row["value"] in {"FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"}
         assert (row["config_source"], row["read_only"], row["is_sensitive"]) == (SOURCE_LOGGER, False, False)
-        assert (row["synonyms"], row["documentation"]) == ([], None)
+        assert (row["synonyms"], row["documentation"]) == ([], "")
     assert list(rows(client, MODULE, "no.such.logger")) == [MODULE]
 
 

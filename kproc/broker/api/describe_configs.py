@@ -81,7 +81,8 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
         for row in rows:
             if not with_synonyms:
                 row["synonyms"] = []
-            if not with_documentation:
+            # Kafka's rows of loggers have an empty documentation in every response.
+            if not with_documentation and resource["resource_type"] != RESOURCE_BROKER_LOGGER:
                 row["documentation"] = None
         results.append(_result(resource, rows, message=""))
     return {"results": results}

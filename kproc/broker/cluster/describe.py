@@ -160,7 +160,7 @@ def describe_client_metrics(
 
 
 def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return a row for each logger. As in Kafka, rows of loggers have no type, synonyms or documentation."""
+    """Return a row for each logger. As in Kafka, it has no type, no synonyms, and an empty documentation."""
     wanted = levels.keys() if names is None else levels.keys() & set(names)
     return [
         {
@@ -172,7 +172,7 @@ def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = No
             "synonyms": [],
             # Kafka reports loggers without a type. 0 is ConfigType.UNKNOWN.
             "config_type": 0,
-            "documentation": None,
+            "documentation": "",
         }
         for name in wanted
     ]

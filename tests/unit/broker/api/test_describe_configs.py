@@ -108,6 +108,13 @@ def test_synonyms_and_documentation_come_only_when_asked_for(broker):
     assert all(row["synonyms"] == [] and row["documentation"] is None for row in rows.values())
 
 
+def test_documentation_of_loggers_is_empty_as_in_kafka(broker):
+    for include in (False, True):
+        rows = rows_of(described(broker, LOGGER, "1", None, include_documentation=include))
+        assert rows
+        assert {row["documentation"] for row in rows.values()} == {""}, include
+
+
 @pytest.mark.parametrize("version", range(1, 5))
 def test_the_broker_is_described_in_every_version(broker, version):
     rows = rows_of(described(broker, BROKER, "1", None, version))
