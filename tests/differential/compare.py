@@ -21,8 +21,8 @@ _NAMES = (
 )  # fmt: skip
 
 
-# Kafka shows this setting of a group only because brokers.py sets it.
-_OF_THIS_COMPARISON = "consumer.assignor.offload.enable"
+# Kafka shows these settings of a group only because brokers.py sets them.
+_OF_THIS_COMPARISON = {"consumer.assignor.offload.enable", "streams.assignor.offload.enable"}
 # The settings of topics and groups that Kafka 4.4 adds to those of 4.3.
 _SINCE_4_4 = {
     "errors.deadletterqueue.copy.record.enable", "errors.deadletterqueue.group.enable",
@@ -74,7 +74,7 @@ def comparable_settings(kproc: Any, kafka: Any) -> tuple[Any, Any]:
     A Kafka that is older than 4.4 lacks those that 4.4 has added.
     """
     newer = set() if KAFKA_VERSION >= "4.4" else _SINCE_4_4
-    return _without_rows(kproc, newer), _without_rows(kafka, {_OF_THIS_COMPARISON})
+    return _without_rows(kproc, newer), _without_rows(kafka, _OF_THIS_COMPARISON)
 
 
 def _without_rows(answer: Any, names: set[str]) -> Any:

@@ -377,6 +377,18 @@ def _as_many_votes(case: Case) -> bool:
     return difference.path == ("protocol_name",) and bool(difference.kproc) and bool(difference.kafka)
 
 
+def _leader_after_another(case: Case) -> bool:
+    """Each broker lets another member lead, after the leader has left. Only the leader gets the list of members."""
+    is_of_leader = case.difference.path[:1] in (("leader",), ("members",))
+    if case.step.api != "join_group" or not case.has_answers or not is_of_leader:
+        return False
+    is_successful = case.kproc["error_code"] == case.kafka["error_code"] == 0
+    has_left = any(
+        step.api == "leave_group" and step.body["group_id"] == case.step.body["group_id"] for step in case.before
+    )
+    return is_successful and has_left and case.kproc["leader"] != case.kafka["leader"]
+
+
 def _logins(case: Case) -> bool:
     step = case.step
     if step.connection < FIRST:
@@ -716,6 +728,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "CreateTopics": _colliding_names,
     "DescribeQuorum": _endpoint_of_the_controller,
     "JoinGroup": _as_many_votes,
+    "the leader of a group whose leader has left": _leader_after_another,
     "`min.insync.replicas` of a topic": _eligible_leaders,
     "Produce of a compressed batch with a timestamp too far in the future": _misdated_batch,
     "producer ids": _random_producer_ids,

@@ -144,6 +144,19 @@ def test_list_groups_rule_of_rejected_join() -> None:
     assert rule("a", "ab", [{"name": "range"}], "sync_group", "leave_group") is None
 
 
+def test_rule_of_new_leader_needs_a_member_that_left() -> None:
+    def rule(*before: Step, leader: str = "M2") -> str | None:
+        kproc, kafka = ({"error_code": 0, "leader": each, "members": []} for each in ("M1", leader))
+        kproc["members"] = [{"member_id": "M1"}, {"member_id": "M2"}]
+        step = Step(0, "join_group", 9, {"group_id": "g"})
+        found = {rule_for(Case(step, each, kproc, kafka, before)) for each in compare(kproc, kafka)[0]}
+        return found.pop() if len(found) == 1 else None
+
+    leaves = [Step(0, "leave_group", 5, {"group_id": group_id}) for group_id in ("other", "g")]
+    assert rule(*leaves) == "the leader of a group whose leader has left"
+    assert rule() is rule(*leaves[:1]) is rule(*leaves, leader="M1") is None
+
+
 def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
     def rule(api: str, field: str, kproc: int, kafka: int) -> str | None:
         step = Step(0, api, 0, {"topic_data": []})
