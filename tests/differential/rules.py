@@ -73,17 +73,28 @@ class Case(NamedTuple):
 
 def _transactions(case: Case) -> bool:
     if case.step.api == "describe_producers":
-        is_time = case.difference.path[-1:] == ("last_timestamp",)
-        return is_time and any(row.get("coordinator_epoch") == -1 for row in case.difference.rows)
+        return case.difference.path[-1:] == ("last_timestamp",) and _is_late_or_early(case)
     if case.step.api == "produce":
         # The sequence of a batch that was refused for want of such an id: Kafka remembers it.
         # And it holds a sequence that waited for a transaction against batches outside of transactions, too.
-        is_outside = any(
-            not batch.get("attributes", 0) & _TRANSACTIONAL for batch in _batches_of(case.step.body)
-        )
+        is_outside = _is_outside_of_transactions(case.step)
         return case.codes == (0, _OUT_OF_ORDER) and (is_outside or _has_named_no_producer(case.before))
     # Before the first one, Kafka has nobody who would know.
     return case.step.api == "describe_transactions" and case.codes == (_NO_TRANSACTION, _NOT_COORDINATOR)
+
+
+def _is_late_or_early(case: Case) -> bool:
+    """kproc ignores a marker of coordinator epoch -1, and dates a batch behind a marker by its arrival."""
+    row = ChainMap(*case.difference.rows)
+    is_dated_by_arrival = case.difference.kproc == "NOW" and row.get("current_txn_start_offset") == -1
+    return row.get("coordinator_epoch") == -1 or (
+        is_dated_by_arrival
+        and any(step.api == "produce" and _is_outside_of_transactions(step) for step in case.before)
+    )
+
+
+def _is_outside_of_transactions(step: Step) -> bool:
+    return any(not batch.get("attributes", 0) & _TRANSACTIONAL for batch in _batches_of(step.body))
 
 
 def _has_named_no_producer(steps: Sequence[Step]) -> bool:

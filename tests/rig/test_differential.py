@@ -170,6 +170,18 @@ def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
     assert rule("describe_producers", "last_timestamp", -501, 5) is None
 
 
+def test_rule_of_producer_time_needs_batch_behind_marker() -> None:
+    def rule(attributes: int, kproc: str = "NOW", open_from: int = -1) -> str | None:
+        row = {"coordinator_epoch": "N", "current_txn_start_offset": open_from}
+        batch = Batch(records=["r"], attributes=attributes)
+        produce = Step(0, "produce", 9, {"topic_data": [{"partition_data": [{"records": [batch]}]}]})
+        difference = Difference(("topics", "last_timestamp"), kproc, "T0+5", (row,))
+        return rule_for(Case(Step(0, "describe_producers", 0, {}), difference, {}, {}, [produce]))
+
+    assert rule(0) == "transactions"
+    assert rule(16) is rule(0, kproc="T0+7") is rule(0, open_from=3) is None
+
+
 def share_answer(*acquired: tuple[int, int], code: int = 0) -> dict[str, Any]:
     """Return the answer to a ShareFetch of one partition; `acquired`: offsets with their delivery counts."""
     ranges = [{"first_offset": at, "last_offset": at, "delivery_count": count} for at, count in acquired]
