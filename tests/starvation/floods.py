@@ -39,16 +39,18 @@ class Flood:
 
 
 def _send_all(bootstrap: str, requests: list[list[_Request]]) -> None:
-    """Send the requests of each connection at once. Wait for all answers."""
+    """Send the requests of each connection, the last byte of all of them at once. Wait for all answers."""
     clients = [RawClient(bootstrap, timeout=300) for _ in requests]
     try:
         for client, own in zip(clients, requests, strict=True):
-            client.send_bytes(
-                b"".join(
-                    codec.encode_request(key, version, at, "flood", fields)
-                    for at, (key, version, fields) in enumerate(own)
-                )
+            frames = (
+                codec.encode_request(key, version, at, "flood", fields)
+                for at, (key, version, fields) in enumerate(own)
             )
+            client.send_bytes(b"".join(frames)[:-1])
+        for client, own in zip(clients, requests, strict=True):
+            key, version, fields = own[-1]
+            client.send_bytes(codec.encode_request(key, version, 0, "flood", fields)[-1:])
         for client, own in zip(clients, requests, strict=True):
             for _ in own:
                 client.receive_frame()
@@ -109,10 +111,10 @@ def _delete_segments(bootstrap: str) -> None:
 def _long_joins(bootstrap: str) -> None:
     """600 groups of one member with 1 MB of metadata, of which nothing is in a log yet."""
     protocols = [{"name": "range", "metadata": bytes(1_000_000)}]
-    for first in range(0, 600, 20):
+    for first in range(0, 600, 50):
         joins = [
             (ApiKey.JOIN_GROUP, 3, join_fields(f"f{at}", protocols=protocols))
-            for at in range(first, first + 20)
+            for at in range(first, first + 50)
         ]
         _send_all(bootstrap, [[each] for each in joins])
 

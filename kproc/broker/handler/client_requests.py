@@ -67,6 +67,9 @@ _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _TURNS_NS: Final = 1_000_000
 # Size of a Fetch of about 500 partitions.
 _SLOW_FETCH_BYTES: Final = 16_384
+# Above this size any request but a Produce is slow. Many clients can each send one at once, for example a JoinGroup
+# with 1 MB of metadata, which takes 1.2 ms.
+_SLOW_BYTES: Final = 65_536
 # Records of one Processor that a Handler handles in one duty cycle.
 _BATCH_MAX: Final = 256
 
@@ -136,7 +139,7 @@ class ClientRequests:
         self.logins = services.clients.logins = Logins(services)
         self.held = HeldConnections(services, self._refuse)
         self._divided = services.clients.divided = self.held.divided
-        self._may_run_slow = False  # True while `resume_resting` may handle a Fetch of many partitions.
+        self._may_run_slow = False  # True while `resume_resting` may handle a slow request.
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         self.without_room, self.resting = self.held.without_room, self.held.resting
         self._news = ConnectionNews(
@@ -284,7 +287,12 @@ class ClientRequests:
         frame = arena.view(offset, length)
         if (self.large or client.held) and self.held.must_wait(client, view, frame):
             return
-        if length > _SLOW_FETCH_BYTES and int.from_bytes(frame[:2], "big") == _FETCH and self._rests_slow():
+        if (
+            length > _SLOW_FETCH_BYTES
+            and (api_key := int.from_bytes(frame[:2], "big")) != _PRODUCE
+            and (length > _SLOW_BYTES or api_key == _FETCH)
+            and self._rests_slow()
+        ):
             key = view[:CONNECTION_BYTES].tobytes()
             self.held.rest(client, key, client.paths.get(key)).keep_block(view)
             return
@@ -391,9 +399,10 @@ class ClientRequests:
         return work
 
     def _rests_slow(self) -> bool:
-        """Return True if a Fetch of many partitions must wait for a later duty cycle.
+        """Return True if a slow request must wait for a later duty cycle: a long one, or a Fetch of many partitions.
 
-        Decoding one takes up to 25 ms. So `resume_resting` lets one run in each duty cycle: the first call gets False.
+        Decoding such a Fetch takes up to 25 ms. So `resume_resting` lets one slow request run in each duty cycle: the
+        first call gets False.
         """
         may_run, self._may_run_slow = self._may_run_slow, False
         return not may_run

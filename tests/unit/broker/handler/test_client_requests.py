@@ -84,6 +84,28 @@ def test_turns_of_resting_connections_fit_into_their_time(
     assert len(processor.answers()) == 2 * len(GREEDY) - 6
 
 
+def test_one_long_request_is_handled_in_each_duty_cycle(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.broker.handler.client_requests._SLOW_FETCH_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.handler.client_requests._SLOW_BYTES", len(REQUEST) - 5)
+    monkeypatch.setattr("kproc.broker.handler.client_requests._TURNS_NS", 0)
+    rig = cluster(start)
+    processor = rig.processors[0]
+    processor.answers()
+    for connection in GREEDY:
+        for _ in range(2):
+            processor.send_block(REQUEST[4:], connection)
+    answered = []
+    for _ in range(3 * len(GREEDY)):
+        pass_once(rig)
+        answers = processor.answers(settles=False)
+        assert len(answers) <= 1
+        answered += [(each.connection_id, each.sequence) for each in answers]
+    assert sorted(answered) == [(each, sequence) for each in GREEDY for sequence in range(2)]
+    assert not rig.handler()._requests.resting
+
+
 def test_requests_of_resting_connection_keep_their_order(start: Start) -> None:
     """Small requests, Produce and a large one in the arena."""
     rig = cluster(start)
