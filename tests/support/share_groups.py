@@ -8,7 +8,13 @@ from typing import Any
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.share.membership.group import ShareGroup
-from kproc.broker.share.membership.messages import ShareHeartbeat, ShareHeartbeatResult
+from kproc.broker.share.membership.messages import (
+    AlterShareOffsets,
+    ChangedShareOffsets,
+    DeleteShareOffsets,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+)
 from kproc.broker.share.membership.records import (
     NamedPartitions,
     ShareEpoch,
@@ -124,6 +130,20 @@ class ShareRig(Rig):
         self.coordinator.share_heartbeat("g", request, results.append)
         self.run_all()
         return results[0]
+
+    def change_offsets(self, request: AlterShareOffsets | DeleteShareOffsets) -> ChangedShareOffsets:
+        """Alter or delete start offsets of the group. Let the log be synced, and the share coordinator answer."""
+        results: list[ChangedShareOffsets] = []
+        self.coordinator.change_share_offsets("g", request, results.append)
+        self.run_all()
+        return results[0]
+
+    def delete_group(self) -> int:
+        """Delete the group. Let the log be synced, and the share coordinator answer. Return the error code."""
+        codes: list[int] = []
+        self.coordinator.delete_group("g", codes.append)
+        self.run_all()
+        return codes[0]
 
     def streams_heartbeat(self, member_id: str, epoch: int, **fields: Any) -> StreamsHeartbeatResult:
         """Send a StreamsGroupHeartbeat, and let the log be synced."""

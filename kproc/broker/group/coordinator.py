@@ -143,7 +143,7 @@ class GroupCoordinator:
         yield from self._loading.build_groups(topics)
         if topics.deleted:
             yield from self._removal.remove_deleted(topics.gone)
-            yield from self.shares.remove_topics(topics.gone)
+            yield from self.shares.states.remove_topics(topics.gone)
         # Start all sessions at the end of the load, because clients cannot send heartbeats before. This loop takes far
         # less time than the load.
         for group_id, loaded in list(self._groups.items()):
@@ -313,7 +313,7 @@ class GroupCoordinator:
         if key.group_id in self._deleting:
             on_code(ErrorCode.INVALID_REQUEST)
         else:
-            self.shares.restore_state(key, on_code)
+            self.shares.states.restore(key, on_code)
 
     def _finish_share_deletion(self, group_id: str, code: Code) -> None:
         """Delete a share group after its states. It stays if they could not be deleted."""
@@ -344,7 +344,7 @@ class GroupCoordinator:
         self._log.flush()
         self.offsets.hidden = topics.gone
         self.steps.add(self._removal.remove_deleted(topics.gone))
-        self.steps.add(self.shares.remove_topics(topics.gone))
+        self.steps.add(self.shares.states.remove_topics(topics.gone))
 
     # -- groups as a whole -------------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class GroupCoordinator:
             on_done(refusal)
         elif isinstance(group, ShareGroup):
             self._deleting[group_id] = on_done
-            self.shares.delete_states(group, partial(self._finish_share_deletion, group_id))
+            self.shares.states.delete_group(group, partial(self._finish_share_deletion, group_id))
         elif self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
             self._deleting[group_id] = on_done
             self.steps.add(self._removal.delete_in_steps(group_id, lambda: self._deleting.pop(group_id)))
@@ -452,7 +452,7 @@ class GroupCoordinator:
 
     def _sweep(self) -> Work:
         yield from self._removal.sweep()
-        yield from self.shares.retry_removal()
+        yield from self.shares.states.retry_removal()
         self._is_sweeping = False
 
     # -- release -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ applies them (state.py) before the next one begins:
 
 After a crash between two steps the next heartbeat runs the missing ones, so the records need not be one batch. The
 response is sent when all records are synced. Only partitions whose state the share coordinator has are assigned;
-share_groups.py has them initialized.
+stored_states.py has them initialized.
 """
 
 from __future__ import annotations

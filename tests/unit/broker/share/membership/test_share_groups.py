@@ -1,4 +1,4 @@
-"""Share groups at the group coordinator: members, epochs, states of partitions, requests of other protocols."""
+"""Share groups at the group coordinator: members, epochs, start offsets, requests of other protocols."""
 
 from __future__ import annotations
 
@@ -7,35 +7,18 @@ from typing import Any
 import pytest
 
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
-from kproc.broker.share.membership import share_states
 from kproc.broker.share.membership.messages import (
     AlterShareOffsets,
-    ChangedShareOffsets,
     DeleteShareOffsets,
     ShareHeartbeat,
 )
-from kproc.broker.share.state.messages import InitializeState, SharePartitionKey, state_key
-from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode
 from tests.support.consumer_groups import topic_id
 from tests.support.group_coordinator_rig import run_steps
 from tests.support.share_groups import ShareRig
 
 T = topic_id("t")
 ALL = {T: frozenset({0, 1})}
-
-
-def change(rig: ShareRig, request: AlterShareOffsets | DeleteShareOffsets) -> ChangedShareOffsets:
-    results: list[ChangedShareOffsets] = []
-    rig.coordinator.change_share_offsets("g", request, results.append)
-    rig.run_all()
-    return results[0]
-
-
-def delete(rig: ShareRig) -> int:
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    rig.run_all()
-    return codes[0]
 
 
 def test_first_member_gets_initialized_partitions() -> None:
@@ -170,29 +153,6 @@ def test_expired_member_joins_again_with_a_higher_epoch() -> None:
     assert (result.member_epoch, result.assignment) == (before + 2, {T: {0, 1}, topic_id("u"): {0}})
 
 
-def test_initialization_is_repeated_after_an_error() -> None:
-    rig = ShareRig()
-    rig.states.error = ErrorCode.NOT_COORDINATOR
-    result = rig.heartbeat("a", 0)
-    assert result.error_code == 0
-    rig.states.error = 0
-    assert rig.heartbeat("a", 2).assignment is None  # The next attempt is a second later.
-    assert not rig.states.states
-    rig.pass_ms(1_000)
-    rig.heartbeat("a", 2)
-    assert rig.heartbeat("a", 2).assignment == ALL
-
-
-def test_initialization_goes_on_after_a_crash() -> None:
-    rig = ShareRig()
-    rig.states.error = ErrorCode.NOT_COORDINATOR
-    rig.heartbeat("a", 0)
-    rig.states.error = 0
-    rig.make()
-    rig.heartbeat("a", 2)
-    assert rig.heartbeat("a", 2).assignment == ALL
-
-
 def test_answer_after_the_resignation_is_ignored() -> None:
     rig = ShareRig()
     rig.coordinator.share_heartbeat(
@@ -209,71 +169,16 @@ def test_answer_after_the_resignation_is_ignored() -> None:
     assert rig.heartbeat("a", 2).assignment == ALL
 
 
-# -- states that a power loss took, or that are older than the group ------------------------------------------------
-
-
-def restore(rig: ShareRig, partition: int = 0) -> int:
-    codes: list[int] = []
-    try:
-        rig.coordinator.restore_share_state(SharePartitionKey("g", T, partition), codes.append)
-    except KafkaError as error:
-        return error.code
-    rig.run_all()
-    return codes[0]
-
-
-def test_lost_state_is_restored_without_start_offset() -> None:
-    """The owner then chooses the start by share.auto.offset.reset, as a consumer without committed offsets does."""
-    rig = ShareRig()
-    rig.add_member("a")
-    epoch = rig.group().generation
-    name = state_key("g", T, 0)
-    del rig.states.states[name]
-    assert restore(rig) == 0
-    assert rig.states.states[name] == InitializeState(epoch, -1, keeps_existing=True)
-    assert rig.heartbeat("a", rig.group().state.members["a"].state.epoch).assignment is None
-
-
-def test_restore_keeps_existing_state() -> None:
-    rig = ShareRig()
-    change(rig, AlterShareOffsets({"t": {0: 7}}))
-    assert restore(rig) == 0
-    assert [each.start_offset for each in rig.states.states.values()] == [7]
-
-
-def test_restore_of_partition_without_state_is_rejected() -> None:
-    rig = ShareRig()
-    assert restore(rig) == ErrorCode.INVALID_REQUEST
-    change(rig, AlterShareOffsets({"t": {0: 7}}))
-    assert restore(rig, 1) == ErrorCode.INVALID_REQUEST
-    change(rig, DeleteShareOffsets(("t",)))
-    assert restore(rig) == ErrorCode.INVALID_REQUEST
-    assert not rig.states.states
-
-
-def test_group_passes_the_epoch_of_stored_states() -> None:
-    """A power loss took the group, whose epoch was 100. The new group begins at a low epoch."""
-    rig = ShareRig()
-    for partition in (0, 1):
-        rig.states.states[state_key("g", T, partition)] = InitializeState(100, 5)
-    result = rig.heartbeat("a", 0)
-    for _ in range(10):
-        rig.pass_ms(1_000)
-        result = rig.heartbeat("a", result.member_epoch)
-    assert rig.group().state.members["a"].state.assigned == ALL
-    assert {each.start_offset for each in rig.states.states.values()} == {-1}
-
-
 # -- start offsets -----------------------------------------------------------------------------------------------
 
 
 def test_alter_offsets_creates_group_and_raises_state_epoch() -> None:
     rig = ShareRig()
-    result = change(rig, AlterShareOffsets({"t": {0: 7, 5: 1}, "missing": {0: 1}}))
+    result = rig.change_offsets(AlterShareOffsets({"t": {0: 7, 5: 1}, "missing": {0: 1}}))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert result.codes == {"t": {0: 0, 5: unknown}, "missing": {0: unknown}}
     assert [(each.state_epoch, each.start_offset) for each in rig.states.states.values()] == [(1, 7)]
-    change(rig, AlterShareOffsets({"t": {0: 9}}))
+    rig.change_offsets(AlterShareOffsets({"t": {0: 9}}))
     assert [(each.state_epoch, each.start_offset) for each in rig.states.states.values()] == [(2, 9)]
     assert rig.coordinator.shares.initialized_partitions("g").partitions == {T: frozenset({0})}
     assert rig.group().state_name == "Empty"
@@ -282,21 +187,21 @@ def test_alter_offsets_creates_group_and_raises_state_epoch() -> None:
 def test_alter_offsets_of_a_group_with_members_is_rejected() -> None:
     rig = ShareRig()
     rig.add_member("a")
-    assert change(rig, AlterShareOffsets({"t": {0: 7}})).error_code == ErrorCode.NON_EMPTY_GROUP
-    assert change(rig, DeleteShareOffsets(("t",))).error_code == ErrorCode.NON_EMPTY_GROUP
+    assert rig.change_offsets(AlterShareOffsets({"t": {0: 7}})).error_code == ErrorCode.NON_EMPTY_GROUP
+    assert rig.change_offsets(DeleteShareOffsets(("t",))).error_code == ErrorCode.NON_EMPTY_GROUP
 
 
 def test_alter_offsets_of_unknown_topics_creates_no_group() -> None:
     rig = ShareRig()
-    change(rig, AlterShareOffsets({"missing": {0: 7}}))
+    rig.change_offsets(AlterShareOffsets({"missing": {0: 7}}))
     assert len(rig.coordinator) == 0
 
 
 def test_delete_offsets_lets_the_group_begin_anew() -> None:
     rig = ShareRig({"t": 2, "u": 1})
-    assert change(rig, DeleteShareOffsets(("t",))).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    change(rig, AlterShareOffsets({"t": {0: 7, 1: 8}}))
-    result = change(rig, DeleteShareOffsets(("t", "u", "missing")))
+    assert rig.change_offsets(DeleteShareOffsets(("t",))).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    rig.change_offsets(AlterShareOffsets({"t": {0: 7, 1: 8}}))
+    result = rig.change_offsets(DeleteShareOffsets(("t", "u", "missing")))
     assert result.codes == {"t": {-1: 0}, "u": {}, "missing": {-1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
     assert not rig.states.states
     assert rig.coordinator.shares.initialized_partitions("g").partitions == {}
@@ -306,27 +211,13 @@ def test_delete_offsets_lets_the_group_begin_anew() -> None:
 
 def test_failed_deletion_of_offsets_can_be_repeated() -> None:
     rig = ShareRig()
-    change(rig, AlterShareOffsets({"t": {0: 7}}))
+    rig.change_offsets(AlterShareOffsets({"t": {0: 7}}))
     rig.states.error = ErrorCode.NOT_COORDINATOR
-    assert change(rig, DeleteShareOffsets(("t",))).codes == {"t": {-1: ErrorCode.NOT_COORDINATOR}}
+    assert rig.change_offsets(DeleteShareOffsets(("t",))).codes == {"t": {-1: ErrorCode.NOT_COORDINATOR}}
     rig.states.error = 0
     rig.make()
-    assert change(rig, DeleteShareOffsets(("t",))).codes == {"t": {-1: 0}}
+    assert rig.change_offsets(DeleteShareOffsets(("t",))).codes == {"t": {-1: 0}}
     assert not rig.states.states
-
-
-def test_deletion_stops_the_initialization_of_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the later parts would create states of a group that does not exist."""
-    monkeypatch.setattr(share_states, "ITEMS_AT_ONCE", 2)
-    rig = ShareRig({"t": 5})
-    request = AlterShareOffsets({"t": dict.fromkeys(range(5), 7)})
-    results: list[ChangedShareOffsets] = []
-    rig.coordinator.change_share_offsets("g", request, results.append)
-    rig.log.sync()
-    assert delete(rig) == 0
-    assert not rig.states.states
-    assert list(results[0].codes["t"].values()) == [0, 0, *[ErrorCode.NOT_COORDINATOR] * 3]
-    assert len(rig.coordinator) == 0
 
 
 # -- deletion ----------------------------------------------------------------------------------------------------
@@ -335,13 +226,13 @@ def test_deletion_stops_the_initialization_of_many_states(monkeypatch: pytest.Mo
 def test_delete_group_deletes_the_states_first() -> None:
     rig = ShareRig()
     rig.add_member("a")
-    assert delete(rig) == ErrorCode.NON_EMPTY_GROUP
+    assert rig.delete_group() == ErrorCode.NON_EMPTY_GROUP
     rig.heartbeat("a", -1)
     rig.states.error = ErrorCode.NOT_COORDINATOR
-    assert delete(rig) == ErrorCode.NOT_COORDINATOR
+    assert rig.delete_group() == ErrorCode.NOT_COORDINATOR
     assert rig.group().is_empty
     rig.states.error = 0
-    assert delete(rig) == 0
+    assert rig.delete_group() == 0
     assert not rig.states.states
     rig.make()
     assert len(rig.coordinator) == 0
@@ -372,28 +263,6 @@ def test_resignation_answers_a_deletion_once() -> None:
     run_steps(rig.coordinator)
     rig.run_all()
     assert codes == [ErrorCode.NOT_COORDINATOR]
-
-
-@pytest.mark.parametrize("fails_first", [False, True])
-def test_states_of_a_deleted_topic_are_deleted(*, fails_first: bool) -> None:
-    rig = ShareRig({"t": 2, "u": 1})
-    rig.add_member("a", topic_names=("t", "u"))
-    assert len(rig.states.states) == 3
-    rig.delete_topic("t")
-    rig.set_topics({"u": 1})
-    rig.states.error = ErrorCode.NOT_COORDINATOR if fails_first else 0
-    rig.coordinator.topics_deleted(rig.known_topics())
-    run_steps(rig.coordinator)
-    rig.run_all()
-    if fails_first:
-        rig.states.error = 0
-        rig.coordinator.start_sweep()
-        run_steps(rig.coordinator)
-        rig.run_all()
-    assert len(rig.states.states) == 1
-    assert rig.coordinator.shares.initialized_partitions("g").partitions == {topic_id("u"): frozenset({0})}
-    result = rig.heartbeat("a", rig.group().state.members["a"].state.epoch)
-    assert result.assignment == {topic_id("u"): frozenset({0})}
 
 
 def test_sweep_keeps_an_empty_group() -> None:

@@ -1,0 +1,280 @@
+"""StoredStates: the states of share partitions that the share coordinators store for a coordinator's groups (KIP-932).
+
+The share coordinators store how far a group has read each partition. This class has these states created for newly
+subscribed partitions, replaced when start offsets are altered, and deleted with the group, its offsets or its topics.
+Record 15 says which partitions have a state. Record 15 is written before the call to the share coordinators and after
+it, so that no state is orphaned by a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.coordinator.rules import Code, DeletedTopics, OnCode, Timing, Write, write_error
+from kproc.broker.coordinator.steps import Work
+from kproc.broker.share.membership.group import ShareGroup
+from kproc.broker.share.membership.records import NamedPartitions, ShareTopics
+from kproc.broker.share.membership.share_states import ShareStates
+from kproc.broker.share.membership.state import with_initialized, with_initializing, without_topics
+from kproc.broker.share.state.messages import NO_OFFSET, InitializeState, SharePartitionKey
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.group.consumer.topics import ConsumerCluster
+    from kproc.broker.group.coordinator import Group
+
+logger = logging.getLogger(__name__)
+
+# The time in ms until the states of new partitions are initialized again after an error.
+_RETRY_MS: Final = 1_000
+_GROUP_COST: Final = 5
+_DOUBLED_EPOCH_MAX: Final = 1 << 29  # Larger epochs are not doubled: an epoch has 31 bits.
+
+
+class StoredStates:
+    """The states of all share groups of one coordinator.
+
+    `groups` is the coordinator's own dictionary. `on_change` is called with a group's id when its deadlines may have
+    changed without a request.
+    """
+
+    def __init__(
+        self,
+        groups: dict[str, Group],
+        cluster: ConsumerCluster,
+        timing: Timing,
+        log: CoordinatorLog[Any],
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._groups = groups
+        self._topics = cluster.topics
+        self._states: ShareStates = cluster.share_states
+        self._timing = timing
+        self._log = log
+        self._on_change = on_change
+        self._gone: DeletedTopics | None = None
+
+    # -- states of new partitions ------------------------------------------------------------------------------
+
+    def initialize(self, group: ShareGroup) -> None:
+        """Request the initialization of states that are missing, unless such a request is open."""
+        if self._timing.now_ms() < group.initialize_after_ms:
+            return
+        missing = group.uninitialized()
+        if not missing:
+            return
+        # In new partitions of a known topic a group reads from offset 0, so that it gets every record. In a new topic
+        # share.auto.offset.reset decides when the first record is fetched.
+        known = group.state.topics.initialized
+        offsets = {
+            (topic_id, partition): 0 if topic_id in known else NO_OFFSET
+            for topic_id, topic in missing.items()
+            for partition in sorted(topic.partitions)
+        }
+        group.set_topics(with_initializing(group.state.topics, missing))
+        group.initialize_after_ms = 1 << 62
+        self.send_initialize(group, offsets, lambda codes: self._on_initialized(group, missing, codes))
+
+    def restore(self, key: SharePartitionKey, on_code: OnCode) -> None:
+        """Create the state of an initialized partition again, unless it exists.
+
+        With kproc.flush=none, a power loss can remove the state although the group's record 15 survives. Then
+        share.auto.offset.reset decides where the group continues, as for a consumer group without committed offsets.
+        Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
+        """
+        group, place = self._groups.get(key.group_id), (key.topic_id, key.partition)
+        if not isinstance(group, ShareGroup):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        topic = group.state.topics.initialized.get(key.topic_id)
+        if topic is None or key.partition not in topic.partitions:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        logger.warning(
+            "share group %s: the state of %s-%d is lost; the group restarts it at share.auto.offset.reset",
+            key.group_id,
+            topic.name,
+            key.partition,
+        )
+        self.send_initialize(
+            group, {place: NO_OFFSET}, lambda codes: on_code(codes[place]), keeps_existing=True
+        )
+
+    def send_initialize(
+        self,
+        group: ShareGroup,
+        offsets: Mapping[tuple[bytes, int], int],
+        on_done: Callable[[dict[tuple[bytes, int], int]], None],
+        *,
+        keeps_existing: bool = False,
+    ) -> None:
+        """Initialize states with these start offsets. `on_done` gets an error code for each of them."""
+        epoch = group.state.epoch.epoch
+        states = {each: InitializeState(epoch, offset, keeps_existing) for each, offset in offsets.items()}
+        topic_ids = {topic_id for topic_id, _ in offsets}
+
+        def is_over() -> bool:
+            # Stop if the states are being deleted, or if another Handler coordinates the group. It may initialize them
+            # at the same epoch, and our later calls would reset them.
+            topics = group.state.topics
+            known = topics.initialized if keeps_existing else topics.initializing
+            return not (self.is_current(group) and topic_ids <= known.keys())
+
+        def on_codes(codes: list[int]) -> None:
+            if ErrorCode.FENCED_STATE_EPOCH in codes:
+                self._double_epoch(group)
+            on_done(dict(zip(offsets, codes, strict=True)))
+
+        def send(code: Code) -> None:
+            if code:
+                on_codes([write_error(code)] * len(offsets))
+            else:
+                self._states.initialize_all(group.group_id, states, is_over, on_codes)
+
+        # Send the calls after a sync. A power loss could remove an epoch that is not synced, and the share coordinator
+        # rejects lower epochs than it has stored.
+        self._log.write(Write([], send))
+
+    def _double_epoch(self, group: ShareGroup) -> None:
+        """Double the epoch of a group, because a stored state has a higher one.
+
+        With kproc.flush=none, a power loss can remove records of the group although the states survive. Without the
+        doubling, the states could not be initialized until the group's epoch had risen as far once more.
+        """
+        epoch = group.state.epoch.epoch
+        if not self.is_current(group) or epoch > _DOUBLED_EPOCH_MAX:
+            return
+        try:
+            group.raise_epoch(2 * epoch)
+        except KafkaError as error:
+            logger.warning("share group %s: records were not written: %s", group.group_id, error.code.name)
+
+    def _on_initialized(
+        self,
+        group: ShareGroup,
+        topics: Mapping[bytes, NamedPartitions],
+        codes: dict[tuple[bytes, int], int],
+    ) -> None:
+        """Write record 15 for the states that were initialized, and assign their partitions."""
+        now_ms = self._timing.now_ms()
+        first_error = next((code for code in codes.values() if code), 0)
+        group.initialize_after_ms = now_ms + _RETRY_MS if first_error else 0
+        if not self.is_current(group):
+            return
+        if first_error:
+            logger.warning(
+                "share group %s: states of partitions were not initialized: %s",
+                group.group_id,
+                ErrorCode(first_error).name,
+            )
+        try:
+            self.record_initialized(group, topics, codes)
+            group.assign(now_ms)
+        except KafkaError as error:
+            logger.warning("share group %s: records were not written: %s", group.group_id, error.code.name)
+            group.initialize_after_ms = now_ms + _RETRY_MS
+        self._on_change(group.group_id)
+
+    def record_initialized(
+        self,
+        group: ShareGroup,
+        topics: Mapping[bytes, NamedPartitions],
+        codes: Mapping[tuple[bytes, int], int],
+    ) -> None:
+        """Write record 15 for those of the states whose error code is NONE."""
+        done = {
+            topic_id: NamedPartitions(
+                topic.name, frozenset(each for each in topic.partitions if not codes[topic_id, each])
+            )
+            for topic_id, topic in topics.items()
+        }
+        # Skip a topic that was deleted while its states were being initialized.
+        present = {
+            topic_id: topic
+            for topic_id, topic in done.items()
+            if topic.partitions and topic_id in group.state.topics.initializing
+        }
+        group.set_topics(with_initialized(group.state.topics, present))
+
+    def is_current(self, group: ShareGroup) -> bool:
+        """Return True unless the group was deleted, or the coordinator has resigned."""
+        return self._groups.get(group.group_id) is group
+
+    # -- deletion ----------------------------------------------------------------------------------------------
+
+    def delete_group(self, group: ShareGroup, on_done: Callable[[Code], None]) -> None:
+        """Delete all states of a group that is being deleted. `on_done` gets an error code."""
+        topics = group.state.topics
+        names = {
+            topic_id: topic.name for topic_id, topic in {**topics.initializing, **topics.initialized}.items()
+        }
+        doomed = self.partitions_of(topics, {**topics.deleting, **names})
+        try:
+            group.set_topics(ShareTopics({}, {}, {**topics.deleting, **names}))
+        except KafkaError as error:
+            on_done(error.code)
+            return
+        self.delete(group, doomed, lambda _deleted, code: on_done(code))
+
+    def remove_topics(self, topics: DeletedTopics) -> Work:
+        """Delete the states of deleted topics in all groups. `retry_removal` retries failed deletions."""
+        self._gone = topics
+        for group_id in list(self._groups):
+            group = self._groups.get(group_id)
+            if isinstance(group, ShareGroup):
+                self._remove_topics_of(group, topics)
+                yield _GROUP_COST
+
+    def retry_removal(self) -> Work:
+        """Delete the states of topics that were deleted since the load and that a group still has."""
+        if self._gone is not None:
+            yield from self.remove_topics(self._gone)
+
+    def _remove_topics_of(self, group: ShareGroup, gone: DeletedTopics) -> None:
+        topics = group.state.topics
+        ids = {*topics.initializing, *topics.initialized, *topics.deleting}
+        doomed = self.partitions_of(topics, {each: "" for each in ids if each in gone.ids})
+        if not doomed:
+            return
+
+        def on_done(deleted: set[bytes], _code: int) -> None:
+            if self.is_current(group):
+                try:
+                    group.set_topics(without_topics(group.state.topics, frozenset(deleted)))
+                except KafkaError as error:
+                    logger.warning(
+                        "share group %s: records were not written: %s", group.group_id, error.code.name
+                    )
+
+        self.delete(group, doomed, on_done)
+
+    def partitions_of(self, topics: ShareTopics, names: Mapping[bytes, str]) -> dict[bytes, NamedPartitions]:
+        """Return the partitions of some topics that may have a state."""
+        found = {}
+        for topic_id, name in names.items():
+            partitions: frozenset[int] = frozenset()
+            for known in (topics.initializing, topics.initialized):
+                if topic_id in known:
+                    partitions |= known[topic_id].partitions
+            # Record 15 does not say which partitions of a deleting topic still have a state, so name all.
+            if topic_id in topics.deleting and self._topics.name_of(topic_id) is not None:
+                partitions |= frozenset(range(self._topics.partition_count(topic_id)))
+            found[topic_id] = NamedPartitions(name, partitions)
+        return found
+
+    def delete(
+        self,
+        group: ShareGroup,
+        topics: Mapping[bytes, NamedPartitions],
+        on_done: Callable[[set[bytes], int], None],
+    ) -> None:
+        """Delete the states of topics, after the record with these `deleting` topics was synced."""
+
+        def send(code: Code) -> None:
+            if code:
+                on_done(set(), write_error(code))
+            else:
+                self._states.delete_all(group.group_id, topics, on_done)
+
+        self._log.write(Write([], send))
