@@ -317,13 +317,7 @@ def encode_batch(
     if not records:
         raise ValueError("a batch holds at least one record")
     base_timestamp = records[0].timestamp_ms
-    offsets: list[int] = []
-    for record in records:
-        following = offsets[-1] + 1 if offsets else base_offset
-        offset = record.offset if record.offset >= 0 else following
-        if offset < following:
-            raise ValueError(f"offset {offset} is below {following}, the lowest offset that may follow")
-        offsets.append(offset)
+    offsets = _rising_offsets(records, base_offset)
     raw = record_format.encode_records(
         (record.timestamp_ms - base_timestamp, offset - base_offset, record)
         for record, offset in zip(records, offsets, strict=True)
@@ -348,6 +342,18 @@ def encode_batch(
     batch += payload
     batch[CRC_AT:CRC_FROM] = _UINT32.pack(crc_of(batch))
     return batch
+
+
+def _rising_offsets(records: Sequence[Record], base_offset: int) -> list[int]:
+    """Return the offset of each record. A record with offset -1 gets the one after the record before it."""
+    offsets: list[int] = []
+    for record in records:
+        following = offsets[-1] + 1 if offsets else base_offset
+        offset = record.offset if record.offset >= 0 else following
+        if offset < following:
+            raise ValueError(f"offset {offset} is below {following}, the lowest offset that may follow")
+        offsets.append(offset)
+    return offsets
 
 
 def decode_records(batch: Buffer, limit_bytes: int | None = None) -> list[Record]:

@@ -313,16 +313,8 @@ class Acceptor(Role):
                 self.quotas.cancel_admission(now_ns)
                 return taken
             except OSError as error:
-                # accept(2) fails with EINVAL on a socket that does not listen: the supervisor has not opened the port
-                # yet, or has closed it.
-                if error.errno == errno.EINVAL and not self._is_open():
-                    self.quotas.cancel_admission(now_ns)
+                if not self._can_accept_after(error, now_ns):
                     return taken
-                if error.errno in _OUT_OF_FDS:
-                    self._on_no_descriptors(error, now_ns)
-                    return taken
-                logger.info("a connection was gone before it was accepted: %s", error)
-                self.quotas.cancel_admission(now_ns)
                 taken += 1  # Count the attempt, because a permanent error must not keep us in this loop.
                 continue
             taken += 1
@@ -335,6 +327,20 @@ class Acceptor(Role):
             # Store the number of events at once, because the other Acceptors enforce the broker's rate with it.
             self._metrics.store_one(_EVENTS)
         return taken
+
+    def _can_accept_after(self, error: OSError, now_ns: int) -> bool:
+        """Handle an error of accept(2). Return False if the next call would fail, too."""
+        # accept(2) fails with EINVAL on a socket that does not listen: the supervisor has not opened the port yet, or
+        # has closed it.
+        if error.errno == errno.EINVAL and not self._is_open():
+            self.quotas.cancel_admission(now_ns)
+            return False
+        if error.errno in _OUT_OF_FDS:
+            self._on_no_descriptors(error, now_ns)
+            return False
+        logger.info("a connection was gone before it was accepted: %s", error)
+        self.quotas.cancel_admission(now_ns)
+        return True
 
     def _has_client(self) -> bool:
         """Return True if a connection waits in the backlog."""

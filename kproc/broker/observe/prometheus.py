@@ -306,14 +306,7 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     build.add_metric([__version__, ".".join(map(str, sys.version_info[:3]))], 1)
     yield build
     yield CounterMetricFamily("kproc_uptime_seconds", "Since the start.", value=status["uptime_ms"] / 1000)
-    expiry = GaugeMetricFamily(
-        "kproc_certificate_expiry_timestamp_seconds",
-        "End of the listener's certificate in use, or of an issuer in its chain if that is earlier.",
-        labels=["listener"],
-    )
-    for listener, certificate in status["certificates"].items():
-        expiry.add_metric([listener], certificate["expires_ms"] / 1000)
-    yield expiry
+    yield _certificates(status["certificates"])
     yield from _gauges(
         ("kproc_topics", "Topics, internal ones too.", status["topics"] + status["internal_topics"]),
         ("kproc_partitions", "Partitions, internal ones too.",
@@ -338,6 +331,19 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     )
     uncleanable.add_sample(uncleanable.name, {}, status["uncleanable"]["count"])
     yield uncleanable
+
+
+def _certificates(by_listener: Mapping[str, Any]) -> Metric:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    expiry = GaugeMetricFamily(
+        "kproc_certificate_expiry_timestamp_seconds",
+        "End of the listener's certificate in use, or of an issuer in its chain if that is earlier.",
+        labels=["listener"],
+    )
+    for listener, certificate in by_listener.items():
+        expiry.add_metric([listener], certificate["expires_ms"] / 1000)
+    return expiry
 
 
 # Counter of Handlers -> Kafka's name of it, without `_total`.

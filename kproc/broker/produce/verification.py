@@ -199,11 +199,27 @@ class TransactionalProduce:
         if waiting is not None:
             waiting.batches.append(deferred)
             return
-        guard = owned.log.state.producers.start_verification(
-            producer_id, epoch, sequence, owns_epoch=adds, now_ms=self._services.clock.wall_ms()
-        )
         producer = TxnProducer(transactional_id, producer_id, epoch)
-        waiting = _ParkedBatches(owned, producer, guard, deferred, adds=adds)
+        self._start_verification(owned, producer, sequence, deferred, adds=adds)
+
+    def _start_verification(
+        self,
+        owned: OwnedPartition,
+        producer: TxnProducer,
+        sequence: int,
+        first: DeferredRecords,
+        *,
+        adds: bool,
+    ) -> None:
+        """Park the first batch of a transaction until its coordinator confirms it. `send_requests` sends the call."""
+        guard = owned.log.state.producers.start_verification(
+            producer.producer_id,
+            producer.epoch,
+            sequence,
+            owns_epoch=adds,
+            now_ms=self._services.clock.wall_ms(),
+        )
+        waiting = _ParkedBatches(owned, producer, guard, first, adds=adds)
         self._waiting[waiting.key] = waiting
         self._to_verify.append(waiting)
 

@@ -47,17 +47,7 @@ class SegmentRebuild:
             for position, header in batches:
                 base, last = header[BASE_OFFSET], last_offset_of(header)
                 total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-                # A power loss has lost the page with the first bytes of the batch: its offset is wrong, and the CRC
-                # does not show that, because it does not cover the offset.
-                if base < self.next_offset:
-                    raise BadBatch(position, f"base offset {base} is below the expected {self.next_offset}")
-                # The owner would have rolled before this batch, because offsets in indexes have 32 bits. So the offset
-                # is wrong.
-                if last - segment.base_offset > INT32_MAX:
-                    raise BadBatch(
-                        position,
-                        f"offset {last} is too high for a segment that begins at {segment.base_offset}",
-                    )
+                self._check_offsets(position, base, last)
                 if position == 0:
                     segment.first_timestamp = header[MAX_TIMESTAMP]
                 # Skip a batch without records, because it has no timestamp.
@@ -80,3 +70,15 @@ class SegmentRebuild:
         finally:
             if pairs:
                 segment.append_index_entries(pairs, times)
+
+    def _check_offsets(self, position: int, base: int, last: int) -> None:
+        """Raise BadBatch if the batch at `position` cannot have these offsets."""
+        # A power loss has lost the page with the first bytes of the batch: its offset is wrong, and the CRC does not
+        # show that, because it does not cover the offset.
+        if base < self.next_offset:
+            raise BadBatch(position, f"base offset {base} is below the expected {self.next_offset}")
+        first = self._segment.base_offset
+        # The owner would have rolled before this batch, because offsets in indexes have 32 bits. So the offset is
+        # wrong.
+        if last - first > INT32_MAX:
+            raise BadBatch(position, f"offset {last} is too high for a segment that begins at {first}")
