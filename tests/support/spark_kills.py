@@ -205,8 +205,8 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
     """Records whose keys and values are their numbers."""
     import pyarrow as pa
 
+    from kproc.spark.delivery import write_task
     from kproc.spark.sink_options import parse_sink_options
-    from kproc.spark.writer import write_task
 
     def batches():
         for start in range(0, records, 10_000):
