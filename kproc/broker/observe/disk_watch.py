@@ -4,7 +4,8 @@ Roles count the writes that failed because the disk was full.
 
 "Full" means that a write failed, not that a threshold was crossed: 300 kB are enough for most records and not for a
 batch of 500 kB. The disk counts as full until there is more room than that write needed and no write has failed for a
-second. The second condition covers quotas, which the free bytes of a file system do not show.
+second. The second condition covers quotas, which the free bytes of a file system do not show. A file system without
+free inodes is full, too: appends succeed until they need a new file.
 
 The disk "fills" if the free bytes will be gone within a day at the rate of the last hour. The rate is known ten minutes
 after the start.
@@ -59,6 +60,7 @@ class DiskWatch:
         self._next_warning_ns = 0
         self._rate_samples: deque[tuple[int, int]] = deque(maxlen=_RATE_SAMPLES)  # Time, free bytes.
         self.free_bytes = self.total_bytes = 0
+        self._has_inodes = True
 
     @property
     def is_full(self) -> bool:
@@ -70,8 +72,11 @@ class DiskWatch:
         """One line for `kproc status` and `top`, or None if the disk is not full and does not fill within a day."""
         if not self.is_full:
             return self._warning
+        short = f"{self.free_bytes:,} bytes are free of {self.total_bytes:,}"
+        if not self._has_inodes:
+            short = "its file system has no free inodes, so no file can be created"
         return (
-            f"the disk of {self._directory} is full: {self.free_bytes:,} bytes are free of {self.total_bytes:,}, "
+            f"the disk of {self._directory} is full: {short}, "
             "writes are refused with KAFKA_STORAGE_ERROR until there is room"
         )
 
@@ -122,7 +127,7 @@ class DiskWatch:
             self._last_ns = None
 
     def _has_room(self, wanted_bytes: int) -> bool:
-        return self.free_bytes > wanted_bytes + _SPARE_BYTES
+        return self._has_inodes and self.free_bytes > wanted_bytes + _SPARE_BYTES
 
     def measure(self) -> None:
         """Measure free and total bytes. Free bytes are those that users other than root can use."""
@@ -134,6 +139,8 @@ class DiskWatch:
         # statvfs(3): f_bavail leaves out the blocks that are reserved for root, which a broker cannot use.
         self.free_bytes = facts.f_bavail * facts.f_frsize
         self.total_bytes = facts.f_blocks * facts.f_frsize
+        # f_files is 0 on file systems without a fixed number of inodes, such as btrfs.
+        self._has_inodes = facts.f_favail > 0 or not facts.f_files
 
     def log_changes(self, logger: Logger, now_ns: int) -> None:
         """Log the beginning and the end of a full disk, and once a minute that it is still full.

@@ -19,6 +19,8 @@ class Facts:
     f_bavail: int = 300
     f_frsize: int = 1000
     f_blocks: int = 24_000
+    f_files: int = 0
+    f_favail: int = 0
 
 
 @dataclass
@@ -41,6 +43,15 @@ class Disk:
 
     def refuse(self) -> None:
         self.counts["handler-0"] = self.counts["handler-0"][0] + 1, WANTED
+
+
+def test_disk_without_inodes_is_full_until_one_is_free() -> None:
+    disk = Disk(Facts(f_bavail=10_000, f_files=100))
+    disk.refuse()
+    assert "has no free inodes, so no file can be created" in (disk.after().problem or "")
+    assert disk.after(5).is_full
+    disk.facts.f_favail = 1
+    assert not disk.after(5).is_full
 
 
 def test_nearly_full_disk_is_not_full_until_write_fails() -> None:
@@ -81,9 +92,7 @@ def test_invisible_quota_ends_when_nothing_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(("free_blocks", "is_full"), [(300, True), (20_000, False)])
-def test_new_controller_trusts_old_failures_only_without_space(
-    free_blocks: int, is_full: bool
-) -> None:
+def test_new_controller_trusts_old_failures_only_without_space(free_blocks: int, is_full: bool) -> None:
     disk = Disk(Facts(f_bavail=free_blocks), {"handler-0": (7, WANTED)})
     assert disk.after().is_full == is_full
 
