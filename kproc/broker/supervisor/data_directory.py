@@ -17,6 +17,7 @@ from kproc.broker.storage.format import FAULTS_DIRECTORY, METADATA_DIRECTORY
 from kproc.broker.storage.fs import Fs, OsFs, StorageFailure, UnsyncedFs
 from kproc.broker.storage.offset_checkpoints import check_readable
 from kproc.broker.supervisor.directory_lock import DirectoryInUse, DirectoryLock
+from kproc.broker.supervisor.import_journal import complete_import
 from kproc.broker.supervisor.snapshots import complete_restore
 from kproc.common.errors import Corrupt, FatalError
 
@@ -69,6 +70,8 @@ class DataDirectory:
             self.close()
             raise FatalError(f"log.dirs: cannot restore {self.path}: {error}") from error
         try:
+            # Partitions of an interrupted import that was completed here.
+            self.imported = complete_import(self._fs, self.path)
             self.cluster_id = self._identify(config)
         except (StorageFailure, Corrupt) as error:
             self.close()

@@ -1,10 +1,10 @@
 """Imports the files of another broker's partitions into existing topics of a stopped broker's data directory.
 
 The topics must exist, with the intended settings. Internal topics that do not exist are created with as many partitions
-as the highest imported partition requires. Each partition is copied to a temporary name beside the partitions, synced,
-and then renamed into place. The source is only read. In the copy, messages of formats 0 and 1 are converted, and gaps
-between segments are filled. Index files are not copied: the next start builds them and checks every batch, because the
-marker of a clean stop is removed first.
+as the highest imported partition requires. Each partition is copied to a temporary name beside the partitions and
+synced. Then all are renamed into place (import_journal.py). The source is only read. In the copy, messages of formats 0
+and 1 are converted, and gaps between segments are filled. Index files are not copied: the next start builds them and
+checks every batch, because the marker of a clean stop is removed first.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.offset_checkpoints import discard_offsets
 from kproc.broker.storage.offset_gaps import fill_offset_gaps
 from kproc.broker.storage.segment_files import segment_bases
-from kproc.broker.storage.set_aside import rename_for_deletion
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.directory_lock import DirectoryInUse, locked_directory
+from kproc.broker.supervisor.import_journal import complete_import, copy_path, write_journal
 from kproc.common.clock import SystemClock
 from kproc.common.errors import Corrupt, FatalError
 
@@ -61,7 +61,6 @@ _COUNT_SETTINGS: Final = {
     TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
     SHARE_STATE_TOPIC: "share.coordinator.state.topic.num.partitions",
 }
-_IMPORTING_SUFFIX: Final = ".importing"
 _COPY_BYTES: Final = 1 << 20
 
 
@@ -80,13 +79,19 @@ class _ImportSource(NamedTuple):
     topic: str
     partition: int
 
+    @property
+    def name(self) -> str:
+        """The name of the partition's directory."""
+        return f"{self.topic}-{self.partition}"
+
 
 def import_partitions(
     config: Config, paths: Sequence[Path], fs: Fs | None = None, *, dry_run: bool = False
 ) -> list[ImportedPartition]:
     """Import directories of partitions, or all partitions of a data directory, into the data directory of `config`.
 
-    Everything is checked before the first file is copied. Raises FatalError, Corrupt and StorageFailure.
+    Everything is checked before the first file is copied. If an import of these partitions was interrupted and is
+    complete by now, they are only returned. Raises FatalError, Corrupt and StorageFailure.
 
     dry_run: only check, and return the partitions that would be imported.
     """
@@ -102,6 +107,8 @@ def import_partitions(
         log, image = MetadataLog.open(directory.path, SystemClock(), fs)
         stack.callback(log.close)
         sources = [source for path in paths for source in _sources(fs, path.absolute())]
+        if sources and {each.name for each in sources} <= set(directory.imported):
+            return [_planned(fs, source) for source in sources]
         for data in {source.path.parent for source in sources} - {directory.path}:
             stack.enter_context(_unused(data))
         checked = sources
@@ -138,8 +145,8 @@ def _import_all(
         {(image.topics_by_name[source.topic].topic_id, source.partition) for source in sources},
         {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()},
     )
-    for source in sources:
-        _put_in_place(fs, data, source)
+    write_journal(fs, data, [source.name for source in sources])
+    complete_import(fs, data)
     return copies
 
 
@@ -161,12 +168,8 @@ def _copy_all(
         return [_copy_partition(fs, data, image, source) for source in sources]
     except BaseException:
         for source in sources:
-            fs.remove_tree(_copy_of(data, source))
+            fs.remove_tree(copy_path(data, source.name))
         raise
-
-
-def _copy_of(data: Path, source: _ImportSource) -> Path:
-    return data / f"{source.topic}-{source.partition}{_IMPORTING_SUFFIX}"
 
 
 def _sources(fs: Fs, path: Path) -> list[_ImportSource]:
@@ -228,9 +231,7 @@ def _check_named_once(sources: Sequence[_ImportSource]) -> None:
     for source in sources:
         other = paths.setdefault((source.topic, source.partition), source.path)
         if other is not source.path:
-            raise FatalError(
-                f"{other} and {source.path} both belong to {source.topic}-{source.partition}: import one of them"
-            )
+            raise FatalError(f"{other} and {source.path} both belong to {source.name}: import one of them")
 
 
 def _check_partition_counts(image: ClusterImage, sources: Sequence[_ImportSource]) -> None:
@@ -246,7 +247,6 @@ def _check_partition_counts(image: ClusterImage, sources: Sequence[_ImportSource
 
 
 def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> None:
-    name = f"{source.topic}-{source.partition}"
     topic = image.topic(source.topic)
     if topic is None:
         raise FatalError(
@@ -263,7 +263,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
         raise FatalError(
             f"{source.path}: {unfinished[0]} is left over from a compaction; start its broker and stop it cleanly"
         )
-    target = data / name
+    target = data / source.name
     if not fs.exists(target):
         return
     for base in segment_bases(fs, target):
@@ -274,7 +274,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
 
 
 def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> ImportedPartition:
-    copy = _copy_of(data, source)
+    copy = copy_path(data, source.name)
     fs.remove_tree(copy)  # Left by an import that was killed.
     fs.make_directory(copy)
     segments = 0
@@ -316,14 +316,6 @@ def _record_start(fs: Fs, source: Path, copy: Path) -> None:
     )  # fmt: skip
     epochs.truncate_to(bases[0])
     write_start(fs, copy, epochs, durable=True)
-
-
-def _put_in_place(fs: Fs, data: Path, source: _ImportSource) -> None:
-    target = data / f"{source.topic}-{source.partition}"
-    # Rename the existing target for deletion: it is an empty partition that was created with its topic.
-    rename_for_deletion(fs, target)
-    fs.rename(_copy_of(data, source), target)
-    sync_directory(fs, data)
 
 
 def _copy(fs: Fs, source: Path, target: Path) -> None:

@@ -1,0 +1,67 @@
+"""The journal of an import: completes an import that a crash interrupted after all partitions were copied.
+
+import_partitions.py copies every partition to a temporary name, `<topic>-<partition>.importing`. It then writes the
+journal with the names of these partitions, renames the copies into place and removes the journal. If it is killed
+between two renames, half of the partitions would be missing, and a second import would be rejected because of the other
+half. The next command that opens the data directory, such as `kproc serve`, therefore does the remaining renames.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.storage.format import parse_partition_directory_name
+from kproc.broker.storage.fs import Fs, replace_file, sync_directory
+from kproc.broker.storage.segment_files import holds_records
+from kproc.broker.storage.set_aside import rename_for_deletion, set_aside
+from kproc.common.errors import Corrupt
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_FILE: Final = ".kproc-import"
+_IMPORTING_SUFFIX: Final = ".importing"
+
+
+def copy_path(data: Path, name: str) -> Path:
+    """Return the path to which an import copies the partition with the directory `name`."""
+    return data / f"{name}{_IMPORTING_SUFFIX}"
+
+
+def write_journal(fs: Fs, data: Path, names: Iterable[str]) -> None:
+    """Record that the copies of all these partitions are complete and synced. Raises StorageFailure."""
+    replace_file(fs, data / JOURNAL_FILE, "".join(f"{name}\n" for name in names).encode())
+
+
+def complete_import(fs: Fs, data: Path) -> list[str]:
+    """Rename the copies that the journal names into place, and remove the journal. Return all names of the journal.
+
+    Does nothing if no journal exists. Raises StorageFailure, and Corrupt if the journal is damaged.
+    """
+    path = data / JOURNAL_FILE
+    content = fs.read_file(path)
+    if content is None:
+        return []
+    names = content.decode(errors="replace").splitlines()
+    if not all(parse_partition_directory_name(name) and "/" not in name for name in names):
+        raise Corrupt(f"{path}: each line must name a partition's directory, such as orders-0")
+    for name in names:
+        # A copy that does not exist is in place already.
+        if fs.exists(copy_path(data, name)):
+            _clear(fs, data / name)
+            fs.rename(copy_path(data, name), data / name)
+    sync_directory(fs, data)
+    fs.unlink(path)
+    logger.info("partitions=imported count=%d directory=%s", len(names), data)
+    return names
+
+
+def _clear(fs: Fs, target: Path) -> None:
+    """Move the partition away that is to be replaced: an empty one, which was created with its topic."""
+    # The import has checked that it is empty. Somebody may have copied files back since the import was killed.
+    if fs.exists(target) and holds_records(fs, target):
+        set_aside(fs, target, "an interrupted import was completed, and other records were in its place")
+    else:
+        rename_for_deletion(fs, target)
