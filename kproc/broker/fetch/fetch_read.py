@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,7 @@ FoundPartition = tuple[TopicImage, PartitionImage]
 """A partition with its topic, of the same image."""
 
 
-class PartitionRead(msgspec.Struct, array_like=True):
+class PartitionRead(msgspec.Struct, gc=False, array_like=True):
     """The result of one read of one partition: an error code, or offsets and file ranges (which may be empty)."""
 
     error: int
@@ -32,7 +33,7 @@ class PartitionRead(msgspec.Struct, array_like=True):
     # The last stable offset. -1 while the log is being transferred, because only the former owner knows which
     # transactions are open.
     stable: int
-    ranges: list[FileRange]
+    ranges: Sequence[FileRange]
     bytes: int
     # (producer id, first offset) of each aborted transaction among the records. None if no transaction was aborted, or
     # if the isolation level is read_uncommitted.
@@ -40,7 +41,7 @@ class PartitionRead(msgspec.Struct, array_like=True):
 
 
 def failed_read(code: int) -> PartitionRead:
-    return PartitionRead(int(code), -1, -1, -1, [], 0)
+    return PartitionRead(int(code), -1, -1, -1, (), 0)
 
 
 def _not_yet(start: int, end: int) -> PartitionRead:
@@ -48,7 +49,7 @@ def _not_yet(start: int, end: int) -> PartitionRead:
 
     Its arrival or first sync wakes the Fetch like an append. -1: unknown offset.
     """
-    return PartitionRead(0, start, end, -1, [], 0)
+    return PartitionRead(0, start, end, -1, (), 0)
 
 
 def read_partition(
@@ -83,7 +84,7 @@ def read_partition(
         if offset == high_watermark or (
             limit <= 0 and not minimum_one and state.start_offset <= offset <= state.end_offset
         ):
-            return PartitionRead(0, state.start_offset, high_watermark, state.last_stable_offset, [], 0)
+            return PartitionRead(0, state.start_offset, high_watermark, state.last_stable_offset, (), 0)
         read = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
         aborted = log.aborted_in(offset, read) if committed else None
     except PartitionMoving as moving:

@@ -1,13 +1,15 @@
-"""Fetches of many partitions: one is decoded and one is read in a duty cycle, and few of them wait."""
+"""Fetches of many partitions: one is decoded and one is read in a duty cycle, few of them wait, none stays."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
 from kproc.broker.fetch import delayed_fetch
 from kproc.broker.fetch.delayed_fetch import DelayedFetch
+from kproc.broker.fetch.fetch import ClientFetch
 from kproc.broker.handler import client_requests
 from kproc.broker.request import dispatch
 from kproc.wire import codec
@@ -16,6 +18,7 @@ from kproc.wire.hot import FetchRequest
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.large_request_clients import pass_once
 from tests.support.raw import batch, fetch_fields, produce_fields
+from tests.support.several_handlers import PARTITIONS, WAIT_MS, at, produce, send_fetch, three_handlers
 
 Start = Callable[..., HandlerRig]
 NO_ID = bytes(16)
@@ -132,3 +135,42 @@ def test_one_slow_fetch_is_decoded_in_each_duty_cycle(
     expected = [(each, at + (each == 1)) for each in CONNECTIONS for at in range(2)]
     assert sorted(answered) == expected
     assert not rig.handler()._requests.resting
+
+
+@pytest.mark.parametrize("slow_parts", [1, 10], ids=["slow", "fast"])
+def test_fetch_is_freed_when_it_ends(start: Start, monkeypatch: pytest.MonkeyPatch, slow_parts: int) -> None:
+    """A reference cycle would keep the reads of thousands of partitions until a full garbage collection."""
+    monkeypatch.setattr(delayed_fetch, "SLOW_PARTS", slow_parts)
+    rig = three_handlers(start, "pipe")
+    processor = rig.processors[0]
+    wanted = list(range(PARTITIONS))
+
+    def append(partition: int) -> None:
+        produce(rig, 2, partition)
+        wanted.remove(partition)
+
+    endings: dict[str, Callable[[], object]] = {
+        "deadline": lambda: rig.advance_ms(WAIT_MS),
+        "records here": lambda: append(at(rig, 0)),
+        "records of another owner": lambda: append(at(rig, 1)),
+        "client left": processor.disconnect,
+    }
+
+    def remaining() -> int:
+        for _ in range(3):
+            rig.advance_ms(1)
+            processor.answers()
+        return sum(type(each) in (ClientFetch, DelayedFetch) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        send_fetch(rig, 0, *wanted, max_wait_ms=0)
+        assert remaining() == 0
+        for ending, run in endings.items():
+            send_fetch(rig, 0, *wanted)
+            assert remaining() > 0, ending
+            run()
+            assert remaining() == 0, ending
+    finally:
+        gc.enable()
