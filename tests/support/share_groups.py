@@ -145,13 +145,15 @@ class ShareRig(Rig):
         self.run_all()
         return codes[0]
 
-    def streams_heartbeat(self, member_id: str, epoch: int, **fields: Any) -> StreamsHeartbeatResult:
+    def streams_heartbeat(
+        self, member_id: str, epoch: int, group_id: str = "g", **fields: Any
+    ) -> StreamsHeartbeatResult:
         """Send a StreamsGroupHeartbeat, and let the log be synced."""
         request = StreamsHeartbeat(member_id=member_id, member_epoch=epoch, **fields)
         results: list[StreamsHeartbeatResult] = []
         self.coordinator.handle_heartbeat(
-            "g",
-            lambda: self.coordinator.streams.heartbeat("g", request),
+            group_id,
+            lambda: self.coordinator.streams.heartbeat(group_id, request),
             results.append,
             lambda code: StreamsHeartbeatResult(error_code=code),
         )

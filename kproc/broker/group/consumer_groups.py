@@ -97,12 +97,12 @@ class ConsumerGroups:
         )
         # Empty groups that a joining member replaces. They come back if its heartbeat is rejected.
         self._replaced: dict[str, Group] = {}
-        self._large_subscriptions = cluster.large_subscriptions
+        self._large_contents = cluster.large_contents
         self._replay = StateReplay(self._make_state)
         self._rebalances = 0
 
     def _make_state(self, group_id: str) -> ConsumerGroupState:
-        return ConsumerGroupState(group_id, self._large_subscriptions)
+        return ConsumerGroupState(group_id, self._large_contents)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol. None if there is no such group, or if it has another protocol."""
@@ -213,7 +213,7 @@ class ConsumerGroups:
             check_size(group.member_count, self._config)
         records = upgrade_records(group, self._topics, self._timing.wall_ms())
         # Topic names take more memory than the metadata from which they are decoded.
-        self._large_subscriptions.check_room(
+        self._large_contents.check_room(
             *(value.content for _key, value in records if isinstance(value, MemberMetadata))
         )
         state = self._make_state(group_id)

@@ -182,12 +182,14 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
     return msgspec.structs.replace(known, **changes)
 
 
-def filter_offsets(topology: Topology, offsets: TaskOffsets) -> dict[Task, int]:
-    """Return the offsets of tasks whose subtopology exists.
+def filter_offsets(topology: Topology, offsets: TaskOffsets | None) -> dict[Task, int] | None:
+    """Return the offsets of tasks whose subtopology exists. None if the member reports none.
 
     The coordinator keeps them in memory only, so this limits their memory: a client chooses the ids, which can have 32
     KB each.
     """
+    if offsets is None:
+        return None
     ids = {each.subtopology_id: each.subtopology_id for each in topology.subtopologies}
     return {(ids[name], partition): offset for (name, partition), offset in offsets if name in ids}
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kproc.broker.streams.endpoints import endpoint_partitions
+from kproc.broker.streams.memory import StreamsMemory
 from kproc.broker.streams.messages import EndpointPartitions
 from kproc.broker.streams.state import StreamsGroupMember
 from kproc.broker.streams.topology import ConfiguredTopology, Topology, configure_topology
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
 class FittedTopology:
     """Caches a group's topology as fitted to the existing topics, and the partitions behind its members' endpoints.
 
-    `topics`: the topics of the cluster.
+    `topics`: the topics of the cluster. `memory` counts the topology.
     """
 
-    __slots__ = ("_endpoints", "_topics", "_topology", "_version", "configured", "metadata_hash")
+    __slots__ = ("_endpoints", "_memory", "_topics", "_topology", "_version", "configured", "metadata_hash")
 
-    def __init__(self, topics: TopicView) -> None:
+    def __init__(self, topics: TopicView, memory: StreamsMemory) -> None:
         self._topics = topics
+        self._memory = memory
         # The topology and the version of the metadata for which `configured` and `metadata_hash` were computed.
         self._topology: Topology | None = None
         self._version = -1
@@ -35,13 +37,18 @@ class FittedTopology:
         self._endpoints: tuple[EndpointPartitions, ...] | None = None
 
     def fit(self, topology: Topology) -> ConfiguredTopology:
-        """Fit the topology to the topics that exist now."""
+        """Fit the topology to the topics that exist now.
+
+        Raises STREAMS_INVALID_TOPOLOGY if that is impossible, and GROUP_MAX_SIZE_REACHED if the result has no room.
+        """
         configured, version = self.configured, self._topics.version
         is_new = configured is None or topology is not self._topology
         if configured is None or is_new or self._version != version:
             metadata_hash = self._topics.metadata_hash(topology.topic_names)
             if configured is None or is_new or metadata_hash != self.metadata_hash:
-                configured = self.configured = configure_topology(topology, self._topics.count_of)
+                configured = configure_topology(topology, self._topics.count_of)
+                self._memory.count_topology(topology, configured.task_count)
+                self.configured = configured
                 self._endpoints = None
             self._topology, self._version = topology, version
             self.metadata_hash = metadata_hash

@@ -46,6 +46,7 @@ from kproc.broker.streams.group_records import (
     raised_epoch,
     removal_records,
 )
+from kproc.broker.streams.memory import StreamsMemory
 from kproc.broker.streams.messages import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -102,6 +103,7 @@ class StreamsGroup:
         "_endpoint_epoch",
         "_environment",
         "_fitted",
+        "_memory",
         "_shutdown_member_id",
         "computation",
         "state",
@@ -112,7 +114,8 @@ class StreamsGroup:
         self._environment = environment
         self._deadlines: MemberDeadlines[StreamsGroupMember] = MemberDeadlines()
         self.computation = TargetComputation(self.group_id, self._deadlines)
-        self._fitted = FittedTopology(environment.cluster.topics)
+        self._memory = StreamsMemory(state, environment.cluster.large_contents)
+        self._fitted = FittedTopology(environment.cluster.topics, self._memory)
         self._delay_end_ms = 0  # Time at which the initial rebalance delay ends.
         self._endpoint_epoch = 0
         self._shutdown_member_id: str | None = None  # The first member that requested a shutdown of all.
@@ -133,16 +136,17 @@ class StreamsGroup:
         # Validate the whole request before any record is appended, because a rejected request must not leave records.
         known = admit(self.state, request, self._environment.config.group_streams_max_size)
         topology = topology_of(self.state, request)
-        configured = self._fitted.fit(topology)
-        reject_unknown_tasks(configured, request.owned)
         reject_repeated_offsets(request.task_offsets)
         reject_repeated_offsets(request.task_end_offsets)
+        configured = self._fitted.fit(topology)
+        reject_unknown_tasks(configured, request.owned)
         before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
         owned_before = OwnedTasks() if known is None else known.state.owned
         statuses = [*stale_statuses(self.state.topology, request, before)]
         if not self.state.members:
             self._start_initial_delay(now_ms)
         metadata = merged(before, request)
+        self._memory.check_member(request.member_id, known, metadata)
         is_static = request.instance_id is not None
         has_changed = is_new_epoch_needed(self.state, known, metadata, is_static=is_static)
         self._append(
@@ -231,10 +235,11 @@ class StreamsGroup:
         if known is not None and known.member_id != request.member_id:
             self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]
-        if request.task_offsets is not None:
-            member.task_offsets = filter_offsets(topology, request.task_offsets)
-        if request.task_end_offsets is not None:
-            member.task_end_offsets = filter_offsets(topology, request.task_end_offsets)
+        self._memory.set_offsets(
+            member,
+            filter_offsets(topology, request.task_offsets),
+            filter_offsets(topology, request.task_end_offsets),
+        )
         return member
 
     # -- step 2: the epoch of the group ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from sys import getsizeof, intern
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,7 @@ import msgspec
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
-from kproc.broker.streams.topology import KeyValue, Topology
+from kproc.broker.streams.topology import KeyValue, Topology, memory_of_pairs
 from kproc.common.conversion import converter
 from kproc.wire.schema import Field, Schema
 
@@ -76,6 +77,13 @@ class StreamsMember(msgspec.Struct, frozen=True, kw_only=True):
     process_id: str = ""
     endpoint: Endpoint | None = None
     client_tags: tuple[KeyValue, ...] = ()  # Sorted by key.
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of memory of the texts and tags."""
+        host = None if self.endpoint is None else self.endpoint.host
+        texts = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.process_id, host)
+        return sum(map(getsizeof, texts)) + memory_of_pairs(self.client_tags)
 
 
 class StreamsTargetEpoch(msgspec.Struct, frozen=True):
@@ -257,7 +265,13 @@ def _value_of(record_type: StreamsRecordType, fields: dict[str, Any]) -> Streams
 
 def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
     """Return the tasks of rows with a subtopology and its partitions each, as records and requests have them."""
-    return frozenset((row["subtopology_id"], partition) for row in rows for partition in row["partitions"])
+    # Share the ids. Otherwise each member of a group that is loaded has a copy of them.
+    return frozenset(
+        (each_id, partition)
+        for row in rows
+        for each_id in (intern(row["subtopology_id"]),)
+        for partition in row["partitions"]
+    )
 
 
 def _phase(number: int) -> StreamsMemberPhase:
@@ -274,9 +288,9 @@ def _owned(fields: dict[str, Any], suffix: str) -> OwnedTasks:
         # Kafka before 4.2 wrote no epochs of tasks. As in Kafka, use the member's epoch for all of its tasks.
         if epochs is None or len(epochs) != len(partitions):
             epochs = [fields["epoch"]] * len(partitions)
+        each_id = intern(row["subtopology_id"])
         active.update(
-            ((row["subtopology_id"], partition), epoch)
-            for partition, epoch in zip(partitions, epochs, strict=True)
+            ((each_id, partition), epoch) for partition, epoch in zip(partitions, epochs, strict=True)
         )
     return OwnedTasks(active, read_tasks(fields[f"standby{suffix}"]), read_tasks(fields[f"warmup{suffix}"]))
 

@@ -8,8 +8,10 @@ keys.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from sys import getsizeof
 from typing import Final
 
+from kproc.broker.coordinator.large_contents import GroupContent, LargeContent
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.streams.reconciliation import Holders, StreamsMemberState
@@ -35,11 +37,13 @@ class StreamsGroupMember(TimedMember):
     Deadlines and offsets are in memory only.
     """
 
-    __slots__ = ("metadata", "state", "task_end_offsets", "task_offsets")
+    __slots__ = ("large", "metadata", "metadata_bytes", "state", "task_end_offsets", "task_offsets")
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.metadata: StreamsMember | None = None  # None only while the log is replayed.
+        self.metadata_bytes = 0  # The memory of the metadata and of the member's id.
+        self.large: LargeContent[GroupContent] | None = None  # Counts metadata and offsets if they are large.
         self.state = StreamsMemberState(0)
         self.task_offsets: Mapping[Task, int] = {}
         self.task_end_offsets: Mapping[Task, int] = {}
@@ -111,6 +115,11 @@ class StreamsGroupState:
         """Return True if the log has a target of this member."""
         return member_id in self._targets
 
+    @property
+    def target_task_count(self) -> int:
+        """The number of tasks in the targets of all members, with their copies."""
+        return sum(len(each.active) + len(each.standby) + len(each.warmup) for each in self._targets.values())
+
     def record_keys(self) -> Iterator[RecordKey]:
         """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
         for member_id in self.members:
@@ -154,6 +163,7 @@ class StreamsGroupState:
         # The holders are processes, so move the member's tasks from its former process to the new one.
         self._remove_holder(member)
         member.metadata = metadata
+        member.metadata_bytes = metadata.memory_bytes + getsizeof(member.member_id)
         self._add_holder(member)
         if metadata.instance_id is not None:
             self.instance_ids[metadata.instance_id] = member.member_id

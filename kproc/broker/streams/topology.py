@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
 from hashlib import blake2b
+from sys import getsizeof
 from typing import Final
 
 import msgspec
@@ -30,6 +31,14 @@ TOPICS_MAX: Final = 1_000
 # the ids.
 SUBTOPOLOGY_ID_BYTES_MAX: Final = 249
 _NAMES_SHOWN_MAX: Final = 3
+# The memory of parts of a topology besides their strings: the objects, their copies in the ConfiguredTopology, and
+# their places in tuples and in the tables of names. Measured with topologies of many such parts.
+_SUBTOPOLOGY_BYTES: Final = 300
+_INTERNAL_TOPIC_BYTES: Final = 200
+_NAME_BYTES: Final = 120
+_COPARTITION_GROUP_BYTES: Final = 120
+_INDEX_BYTES: Final = 40
+_PAIR_BYTES: Final = 80
 
 
 class StreamsStatusCode(IntEnum):
@@ -58,6 +67,13 @@ class KeyValue(msgspec.Struct, frozen=True, order=True):
     value: str
 
 
+def memory_of_pairs(pairs: Collection[KeyValue]) -> int:
+    """Return the bytes of memory that pairs take."""
+    # A topology can have 36,000 pairs: 10 ms in this form, and 70 ms with a function call for each.
+    texts = [text for pair in pairs for text in (pair.key, pair.value)]
+    return sum(map(getsizeof, texts)) + _PAIR_BYTES * len(pairs)
+
+
 class StreamsTopic(msgspec.Struct, frozen=True):
     """A repartition or changelog topic.
 
@@ -68,6 +84,11 @@ class StreamsTopic(msgspec.Struct, frozen=True):
     partitions: int = 0
     replication_factor: int = 0
     topic_configs: tuple[KeyValue, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of memory that the topic takes in a group's topology."""
+        return getsizeof(self.name) + _INTERNAL_TOPIC_BYTES + memory_of_pairs(self.topic_configs)
 
 
 class CopartitionGroup(msgspec.Struct, frozen=True):
@@ -88,6 +109,25 @@ class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
     repartition_sink_topics: tuple[str, ...] = ()
     repartition_source_topics: tuple[StreamsTopic, ...] = ()
     copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of memory that the subtopology takes in a group's topology."""
+        names = (*self.source_topics, *self.source_topic_regex, *self.repartition_sink_topics)
+        topics = (*self.state_changelog_topics, *self.repartition_source_topics)
+        indexes = sum(
+            len(each.source_topics) + len(each.source_topic_regex) + len(each.repartition_source_topics)
+            for each in self.copartition_groups
+        )
+        return (
+            _SUBTOPOLOGY_BYTES
+            + getsizeof(self.subtopology_id)
+            + sum(map(getsizeof, names))
+            + _NAME_BYTES * len(names)
+            + sum(topic.memory_bytes for topic in topics)
+            + _COPARTITION_GROUP_BYTES * len(self.copartition_groups)
+            + _INDEX_BYTES * indexes
+        )
 
     def input_topics(self) -> Iterator[str]:
         """Yield the names of the topics that the tasks of the subtopology read."""
@@ -112,6 +152,11 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of memory that the topology takes in a group, with its copy in the ConfiguredTopology."""
+        return sum(each.memory_bytes for each in self.subtopologies)
 
     @cached_property
     def topic_names(self) -> frozenset[str]:
@@ -148,6 +193,11 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_ready(self) -> bool:
         return self.problem is None
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks that the application runs. 0 while the topology has a problem."""
+        return sum(each.task_count for each in self.subtopologies.values()) if self.is_ready else 0
 
 
 class _NotConfigurable(Exception):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_subscriptions import SubscriptionContent
+from kproc.broker.coordinator.large_contents import SubscriptionContent
 from kproc.broker.group.classic.members import Member, bytes_of
 from kproc.broker.group.classic.rebalance import ClassicRebalance
 from kproc.broker.group.classic.state import ClassicState, GroupState
@@ -90,7 +90,7 @@ class ClassicJoin:
     def _has_room(self, request: JoinRequest) -> bool:
         """Return True if the protocols may be stored: the long ones of a Handler have a limit together."""
         member = self._state.roster.members.get(request.member_id)
-        return self._state.environment.large_subscriptions.has_room(
+        return self._state.environment.large_contents.has_room(
             SubscriptionContent(protocols=request.protocols),
             replaced=None if member is None else member.large,
         )
@@ -159,7 +159,7 @@ class ClassicJoin:
         member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.mark_newcomer()
         state.roster.add(member)
-        member.share_protocols(state.environment.large_subscriptions)
+        member.share_protocols(state.environment.large_contents)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")
 
@@ -191,7 +191,7 @@ class ClassicJoin:
     ) -> None:
         state = self._state
         state.roster.update(member, request)
-        member.share_protocols(state.environment.large_subscriptions)
+        member.share_protocols(state.environment.large_contents)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, reason)
 
@@ -210,7 +210,7 @@ class ClassicJoin:
         )
         self._fence(member, member_id)
         state.roster.update(member, request)
-        member.share_protocols(state.environment.large_subscriptions)
+        member.share_protocols(state.environment.large_contents)
         state.roster.await_join(member, reply)
         state.renew(member, now_ms)
         if state.current is GroupState.PREPARING_REBALANCE:

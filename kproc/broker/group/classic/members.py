@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from kproc.broker.coordinator.large_subscriptions import (
-    LargeSubscription,
-    LargeSubscriptions,
+from kproc.broker.coordinator.large_contents import (
+    LargeContent,
+    LargeContents,
     SubscriptionContent,
 )
 from kproc.broker.group.messages import JoinReply, JoinRequest, JoinResult, SyncReply, join_failed
@@ -56,7 +56,7 @@ class Member:
         self.rebalance_timeout_ms = 0
         self.session_timeout_ms = 0
         self.protocols: tuple[tuple[str, bytes], ...] = ()
-        self.large: LargeSubscription | None = None  # Counts the protocols if they are long.
+        self.large: LargeContent[SubscriptionContent] | None = None  # Counts the protocols if they are long.
         self.assignment = b""
         # True until its first join is answered. Its client knows no member id yet, or has never used it, so it sends no
         # heartbeats.
@@ -92,7 +92,7 @@ class Member:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
 
-    def share_protocols(self, subscriptions: LargeSubscriptions) -> None:
+    def share_protocols(self, subscriptions: LargeContents) -> None:
         """Count the protocols if they are long, and share them with members that have equal ones."""
         self.large = subscriptions.share(SubscriptionContent(protocols=self.protocols))
         if self.large is not None:

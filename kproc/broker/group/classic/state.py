@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_subscriptions import LargeSubscriptions
+from kproc.broker.coordinator.large_contents import LargeContents
 from kproc.broker.coordinator.rules import write_error
 from kproc.broker.group.classic.members import NEVER_MS, Member, Roster
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
@@ -93,7 +93,7 @@ class GroupEnvironment(msgspec.Struct):
     # Called with (group id, member id) when a client got a member id with MEMBER_ID_REQUIRED.
     on_pending: Callable[[str, str], None] = lambda _group_id, _member_id: None
     # One for all coordinators of a Handler.
-    large_subscriptions: LargeSubscriptions = msgspec.field(default_factory=LargeSubscriptions)
+    large_contents: LargeContents = msgspec.field(default_factory=LargeContents)
 
 
 class ClassicState:

@@ -172,7 +172,7 @@ class ConsumerGroup:
         before = None if known is None else known.metadata
         if updated != before:
             large = None if known is None else known.large
-            self.state.large_subscriptions.check_room(updated.content, replaced=large)
+            self.state.large_contents.check_room(updated.content, replaced=large)
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
         records: list[ConsumerRecord] = []

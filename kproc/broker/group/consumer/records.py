@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_subscriptions import SubscriptionContent
+from kproc.broker.coordinator.large_contents import SubscriptionContent
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kproc.broker.coordinator.large_subscriptions import LargeSubscription, LargeSubscriptions
+from kproc.broker.coordinator.large_contents import LargeContent, LargeContents, SubscriptionContent
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
@@ -44,7 +44,7 @@ class ConsumerMember(TimedMember):
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.metadata: MemberMetadata | None = None  # None only while the log is replayed.
-        self.large: LargeSubscription | None = None  # Counts the subscription if it is long.
+        self.large: LargeContent[SubscriptionContent] | None = None  # Counts the subscription if it is long.
         self.state = MemberState(0)
 
     @property
@@ -62,18 +62,16 @@ class ConsumerGroupState:
         "expressions",
         "group_id",
         "instance_ids",
-        "large_subscriptions",
+        "large_contents",
         "members",
         "owners",
         "subscriptions",
         "target_epoch",
     )
 
-    def __init__(self, group_id: str, large_subscriptions: LargeSubscriptions | None = None) -> None:
+    def __init__(self, group_id: str, large_contents: LargeContents | None = None) -> None:
         self.group_id = group_id
-        self.large_subscriptions = (
-            LargeSubscriptions() if large_subscriptions is None else large_subscriptions
-        )
+        self.large_contents = LargeContents() if large_contents is None else large_contents
         self.epoch = GroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ConsumerMember] = {}
@@ -216,7 +214,7 @@ class ConsumerGroupState:
             # Keep the instance id if a successor of the static member has it by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
                 del self.instance_ids[instance_id]
-        member.large = None if metadata is None else self.large_subscriptions.share(metadata.content)
+        member.large = None if metadata is None else self.large_contents.share(metadata.content)
         if metadata is not None and member.large is not None:
             metadata = metadata.with_content(member.large.content)
         member.metadata = metadata

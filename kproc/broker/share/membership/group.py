@@ -180,7 +180,7 @@ class ShareGroup:
         if updated != known:
             member = self.state.members.get(request.member_id)
             large = None if member is None else member.large
-            self.state.large_subscriptions.check_room(updated.content, replaced=large)
+            self.state.large_contents.check_room(updated.content, replaced=large)
             self._append([(self._key(ShareRecordType.MEMBER, request.member_id), updated)])
         return known is None or names != known.topic_names
 

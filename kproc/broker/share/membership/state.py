@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_subscriptions import LargeSubscription, LargeSubscriptions
+from kproc.broker.coordinator.large_contents import LargeContent, LargeContents, SubscriptionContent
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
@@ -42,7 +42,7 @@ class ShareMember(TimedMember):
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.subscription: ShareSubscription | None = None  # None only while the log is replayed.
-        self.large: LargeSubscription | None = None  # Counts the subscription if it is long.
+        self.large: LargeContent[SubscriptionContent] | None = None  # Counts the subscription if it is long.
         self.state = ShareMemberState(0)
 
 
@@ -53,18 +53,16 @@ class ShareGroupState:
         "_name_users",
         "epoch",
         "group_id",
-        "large_subscriptions",
+        "large_contents",
         "members",
         "target_epoch",
         "targets",
         "topics",
     )
 
-    def __init__(self, group_id: str, large_subscriptions: LargeSubscriptions | None = None) -> None:
+    def __init__(self, group_id: str, large_contents: LargeContents | None = None) -> None:
         self.group_id = group_id
-        self.large_subscriptions = (
-            LargeSubscriptions() if large_subscriptions is None else large_subscriptions
-        )
+        self.large_contents = LargeContents() if large_contents is None else large_contents
         self.epoch = ShareEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ShareMember] = {}
@@ -136,7 +134,7 @@ class ShareGroupState:
                 self._name_users[name] -= 1
                 if not self._name_users[name]:
                     del self._name_users[name]
-        member.large = None if subscription is None else self.large_subscriptions.share(subscription.content)
+        member.large = None if subscription is None else self.large_contents.share(subscription.content)
         if subscription is not None and member.large is not None:
             names = member.large.content.topic_names
             subscription = msgspec.structs.replace(subscription, topic_names=names)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator import large_subscriptions
-from kproc.broker.coordinator.large_subscriptions import SubscriptionContent
+from kproc.broker.coordinator import large_contents
+from kproc.broker.coordinator.large_contents import SubscriptionContent
 from kproc.broker.group.classic.group import join_refusal
 from kproc.broker.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
 from kproc.common.errors import ErrorCode
@@ -285,12 +285,12 @@ def test_waiting_join_of_known_member_outlives_session_timeout(rig: GroupRig) ->
 
 def test_long_protocols_of_all_groups_have_a_limit(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SubscriptionContent(protocols=(("range", b""),)).size
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES", row + 10)
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES_MAX", 2 * row + 35)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES", row + 10)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 2 * row + 35)
     first = rig.join(protocols=(("range", bytes(20)),))
     assert first.is_open
     other = GroupRig()
-    other.environment.large_subscriptions = rig.environment.large_subscriptions
+    other.environment.large_contents = rig.environment.large_contents
     refused = other.join(protocols=(("range", bytes(16)),))
     assert (refused.code, refused.value.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
     assert not other.group.roster.members

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.coordinator import large_subscriptions
-from kproc.broker.coordinator.large_subscriptions import LargeSubscriptions, SubscriptionContent
+from kproc.broker.coordinator import large_contents
+from kproc.broker.coordinator.large_contents import LargeContents, SubscriptionContent
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import GroupRig, HonestMember
@@ -21,8 +21,8 @@ def names(prefix: str) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES", 1_000)
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES_MAX", 3_000)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES", 1_000)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 3_000)
 
 
 def too_large() -> pytest.RaisesContext[KafkaError]:
@@ -30,7 +30,7 @@ def too_large() -> pytest.RaisesContext[KafkaError]:
 
 
 def test_equal_contents_count_once_until_the_last_is_released() -> None:
-    subscriptions = LargeSubscriptions()
+    subscriptions = LargeContents()
     a, b, c = (SubscriptionContent(names(prefix)) for prefix in "abc")
     assert subscriptions.share(SubscriptionContent(("t",))) is None
     first, second = subscriptions.share(a), subscriptions.share(SubscriptionContent(names("a")))
@@ -79,7 +79,7 @@ def test_consumer_group_rejects_names_beyond_the_limit() -> None:
     a.rejoin()
     rig.advance(60_000)
     assert rig.group.is_empty
-    assert rig.environment.cluster.large_subscriptions.has_room(
+    assert rig.environment.cluster.large_contents.has_room(
         *map(SubscriptionContent, map(names, ("x", "y")))
     )
 
@@ -97,7 +97,7 @@ def test_share_group_rejects_names_beyond_the_limit() -> None:
         assert subscriptions[0].topic_names is subscriptions[2].topic_names
         rig.coordinator.resign()
         run_steps(rig.coordinator)
-        assert rig.cluster.large_subscriptions.has_room(*(SubscriptionContent(names(each)) for each in "xy"))
+        assert rig.cluster.large_contents.has_room(*(SubscriptionContent(names(each)) for each in "xy"))
         rig.make()
     epoch = rig.group().state.members["b"].state.epoch
     assert rig.heartbeat("b", epoch, topic_names=names("d")).error_code == 0
@@ -109,11 +109,11 @@ def test_share_group_rejects_names_beyond_the_limit() -> None:
 def test_conversion_of_a_classic_group_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = mixed_rig()
     classic_group(rig)
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES", 100)
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES_MAX", 200)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES", 100)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 200)
     assert consumer(rig, "n").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     described = rig.coordinator.describe("g")
     assert described is not None
     assert described.protocol_type == CONSUMER_PROTOCOL_TYPE
-    monkeypatch.setattr(large_subscriptions, "LARGE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 2_000)
     assert consumer(rig, "n").error_code == ErrorCode.NONE

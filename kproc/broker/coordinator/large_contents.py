@@ -1,20 +1,20 @@
-"""LargeSubscriptions: the long subscriptions of the members of a Handler's groups, and the limit of their bytes.
+"""LargeContents: the large contents of requests that a Handler's groups keep, and the limit of their memory.
 
-A client can join any number of groups, with topic names or protocols of 1 MB in each. Members with equal content share
-one object, so that a large group of one application counts once. An entry is weak: it disappears when its last member
-leaves, subscribes to other topics, or loses its group or coordinator.
+A client can join any number of groups, with topic names, protocols or topologies of 1 MB in each. Members with equal
+subscriptions share one object, so that a large group of one application counts once. An entry is weak: it disappears
+when its last member or its group releases it, or when the group or coordinator is removed.
 """
 
 from __future__ import annotations
 
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from kproc.common.errors import ErrorCode, KafkaError
 
-# Subscriptions with more bytes than the first number are counted and shared. All of a Handler may have the second
-# together. Kafka's clients send some hundred bytes.
+# Contents with more bytes than the first number are counted. All of a Handler may have the second together. Kafka's
+# clients send some hundred bytes.
 LARGE_BYTES: Final = 16 << 10
 LARGE_BYTES_MAX: Final = 64 << 20
 # The memory of a name or protocol beside the string: its place in the tuple, and its row in the counts of its group.
@@ -36,26 +36,38 @@ class SubscriptionContent(NamedTuple):
         return names + protocols + _ROW_BYTES * (len(self.topic_names) + len(self.protocols))
 
 
-class LargeSubscription:
-    """A long subscription. Each of its members refers to it."""
+class GroupContent(NamedTuple):
+    """Contents that one group, or one member of it, does not share with others. They count by their size."""
+
+    group_id: str
+    member_id: str  # Empty for contents of the group.
+    size: int
+
+
+Content = SubscriptionContent | GroupContent
+C = TypeVar("C", bound=Content)
+
+
+class LargeContent(Generic[C]):
+    """A large content. Each of its members, or its group, refers to it."""
 
     __slots__ = ("__weakref__", "content", "size")
 
-    def __init__(self, content: SubscriptionContent, size: int) -> None:
+    def __init__(self, content: C, size: int) -> None:
         self.content = content
         self.size = size
 
 
-class LargeSubscriptions:
-    """The long subscriptions that members have now."""
+class LargeContents:
+    """The large contents that members and groups have now."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[SubscriptionContent, LargeSubscription] = WeakValueDictionary()
+        self._known: WeakValueDictionary[Content, LargeContent[Any]] = WeakValueDictionary()
 
-    def has_room(self, *contents: SubscriptionContent, replaced: LargeSubscription | None = None) -> bool:
-        """Return True if these may be stored, in the place of the one that a member has now.
+    def has_room(self, *contents: Content, replaced: LargeContent[Any] | None = None) -> bool:
+        """Return True if these may be stored, in the place of the one that a member or group has now.
 
         `replaced` does not count, although other members can share it. So the bytes can be above the limit by those of
         one subscription.
@@ -67,20 +79,20 @@ class LargeSubscriptions:
         held = sum(each.size for each in self._known.values() if each is not replaced)
         return held + sum(added.values()) <= LARGE_BYTES_MAX
 
-    def check_room(self, *contents: SubscriptionContent, replaced: LargeSubscription | None = None) -> None:
+    def check_room(self, *contents: Content, replaced: LargeContent[Any] | None = None) -> None:
         """Raise GROUP_MAX_SIZE_REACHED unless `has_room`."""
         if not self.has_room(*contents, replaced=replaced):
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                "The long subscriptions of all groups have reached their maximum size.",
+                "The long subscriptions and topologies of all groups have reached their maximum size.",
             )
 
-    def share(self, content: SubscriptionContent) -> LargeSubscription | None:
-        """Return the object that members with this content share, and count it. None for a short subscription."""
+    def share(self, content: C) -> LargeContent[C] | None:
+        """Return the object that members with this content share, and count it. None for a small content."""
         size = content.size
         if size <= LARGE_BYTES:
             return None
         known = self._known.get(content)
         if known is None:
-            known = self._known[content] = LargeSubscription(content, size)
+            known = self._known[content] = LargeContent(content, size)
         return known
