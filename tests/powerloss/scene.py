@@ -191,6 +191,7 @@ class Handler:
         for gone in change.deleted:
             self.transfers.discard_topic(gone)
             self.partitions.delete(gone)
+            self.partitions.deletions.finish()
         if change.deleted:
             self.coordinators.topics_deleted(change.deleted)
         if change.moved:

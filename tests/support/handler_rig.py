@@ -352,6 +352,7 @@ class HandlerRig:
         self.processors: list[ScriptedProcessor] = [None] * handlers  # type: ignore[list-item]
         self._controller_ends: list[tuple[Outbox, Inbox]] = [None] * handlers  # type: ignore[list-item]
         self.controller_calls: list[bytes] = []
+        self.acknowledged: list[int] = []  # The versions of the metadata that Handlers have acknowledged.
         # The operations that the controller serves; others are noted, and not answered.
         self.controller_serves: set[str] = set()
         self.arena = Arena.create(16 << 20, 1, warm_bytes=0)
@@ -510,6 +511,7 @@ class HandlerRig:
                     served += self._serve_controller_call(view, outbox)
                 else:
                     assert kind == DELTA_ACK, kind
+                    self.acknowledged.append(TOKEN.unpack_from(view)[0])
             if batch:
                 inbox.release()
         return served

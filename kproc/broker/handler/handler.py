@@ -74,6 +74,7 @@ class Handler(LinkedRole):
         "_compaction",
         "_coordinators",
         "_deadlines",
+        "_deletions",
         "_due",
         "_epoch_raises",
         "_group_commit",
@@ -126,7 +127,7 @@ class Handler(LinkedRole):
         self._deadlines = self._purgatory.deadlines
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
-        self._group_commit = self._partitions.group_commit
+        self._group_commit, self._deletions = self._partitions.group_commit, self._partitions.deletions
         self._services = self._make_services(config, endpoints)
         self._transfers, self._rates = self._services.owner.transfers, self._services.client_rates
         self._append_queue = AppendQueue(self._services)
@@ -304,6 +305,7 @@ class Handler(LinkedRole):
             # Nothing may be left that only this Handler can finish, because the supervisor detaches a drained Handler.
             return not (
                 len(self._partitions)
+                or self._deletions.waiting
                 or not self._transfers.is_idle
                 or self._group_commit.syncing
                 or len(self._purgatory)
@@ -328,6 +330,7 @@ class Handler(LinkedRole):
             or self._requests.moving.has_holders()
             or self._coordinators.has_steps
             or self._append_queue.paused
+            or self._deletions.waiting
         )
         return super().is_drained() and is_synced and is_answered
 
@@ -356,7 +359,7 @@ class Handler(LinkedRole):
         if left_ns > 0:
             left_ms = -(-left_ns // NS_PER_MS)
             return left_ms if left_ms < self.sleep_ms_max else self.sleep_ms_max
-        if self._transfers.is_opening or self._append_queue.paused:
+        if self._transfers.is_opening or self._append_queue.paused or self._deletions.waiting:
             return 0
         requests = self._requests
         if (requests.large or requests.without_room) and requests.held.has_steps():
@@ -416,6 +419,9 @@ class Handler(LinkedRole):
             due.press()
             work += self._group_commit.finish_round()
             self._transfers.retire()
+        if self._deletions.waiting:
+            due.press()
+            work += self._deletions.step()
         if self._compaction.swaps:
             due.press()
             if not self._group_commit.syncing:
@@ -468,10 +474,10 @@ class Handler(LinkedRole):
                 # Append queued records of other Handlers first. Until the delta is applied, we own their partitions.
                 self._append_queue.flush()
                 self._apply(view)
-                peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+                self._acknowledge(peer)
             elif kind == SNAPSHOT:
                 self._adopt(view)
-                peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+                self._acknowledge(peer)
         self._append_queue.flush()
         self._coordinators.flush()
         peer.inbox.release()
@@ -507,6 +513,14 @@ class Handler(LinkedRole):
         """Apply a delta of the metadata."""
         if self._changes.apply(view).moved:
             self._load_eagerly()
+
+    def _acknowledge(self, controller: LinkedPeer) -> None:
+        """Acknowledge the metadata, now or when the directories of all deleted partitions are renamed."""
+
+        def acknowledge() -> None:
+            controller.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+
+        self._deletions.when_done(acknowledge)
 
     def _load_eagerly(self) -> None:
         """Load eager coordinators, when the metadata and all links are known and their logs can be claimed."""

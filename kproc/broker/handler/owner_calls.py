@@ -153,8 +153,12 @@ def enforce_retention(
 ) -> None:
     """Delete the segments of a partition that are past their retention, and reply with their number.
 
-    A partition that is being transferred to this Handler is handled when it has arrived.
+    A partition that is being transferred to this Handler is handled when it has arrived. Every call waits until the
+    directories of deleted partitions are renamed, because the cleaner also uses it as a barrier (Cleaner._when_let_go).
     """
+    if partitions.deletions.waiting:
+        partitions.deletions.when_done(partial(enforce_retention, partitions, transfers, body, on_reply))
+        return
 
     def on_ready(is_ready: bool) -> None:
         if is_ready:

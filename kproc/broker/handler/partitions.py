@@ -16,6 +16,7 @@ from kproc.broker.config import Config
 from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.close_logs import close_logs
+from kproc.broker.handler.deletions import PartitionDeletions
 from kproc.broker.handler.group_commit import GroupCommit
 from kproc.broker.handler.log_opener import LogOpener
 from kproc.broker.handler.owned_partition import OwnedPartition
@@ -82,6 +83,7 @@ class Partitions:
         )
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self.group_commit = GroupCommit(syncer, purgatory, self._open.get)
+        self.deletions = PartitionDeletions(self._opener, purgatory)
         self._damaged: dict[PartitionKey, str] = {}
         # Partitions that were offline at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
@@ -327,7 +329,7 @@ class Partitions:
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def delete(self, topic: TopicImage) -> None:
-        """Rename this Handler's directories of a deleted topic. The cleaner removes them after file.delete.delay.ms."""
+        """Remove this Handler's partitions of a deleted topic. `deletions` then renames their directories in steps."""
         self.traffic.pop(topic.name, None)
         for partition in topic.partitions:
             key = (topic.name, partition.index)
@@ -336,17 +338,8 @@ class Partitions:
                 continue
             owned = self._open.pop(key, None)
             if owned is not None:
-                owned.on_synced(OSError("the topic was deleted"))
                 self.group_commit.unsynced.pop(owned, None)
-            try:
-                if owned is not None:
-                    owned.log.rename_for_delete()
-                else:
-                    self._opener.delete_closed(topic, partition.index)
-            except StorageFailure as failure:
-                # Leave the directory. The cleaner removes it when it becomes readable, and reports it until then.
-                logger.error("cannot rename the directory of the deleted partition %s-%d: %s", *key, failure)
-            self.purgatory.check(key)
+            self.deletions.add(topic, partition.index, owned)
 
     def reconfigure(self, topic: TopicImage) -> None:
         """Apply a topic's changed settings to its open logs."""
@@ -464,6 +457,7 @@ class Partitions:
 
     def close(self, *, is_clean: bool) -> None:
         """Close every log, cleanly if `is_clean`. Raises the first error after all logs are closed."""
+        self.deletions.finish()
         try:
             close_logs(self.opened(), is_clean=is_clean)
         finally:

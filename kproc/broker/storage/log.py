@@ -193,13 +193,17 @@ class Log:
         self.state.offline_reason = self.state.offline_reason or "the log is closed"
         self.state.segments.close()
 
+    def mark_deleted(self) -> None:
+        """Reject appends from now on, because the partition is deleted."""
+        self.state.offline_reason = "the partition is deleted"
+
     def rename_for_delete(self) -> Path | None:
         """Close the log and rename its directory to `....<hex>-delete`. The caller removes the directory later.
 
         Returns the new path, or None if the directory does not exist or belongs to another topic.
         """
+        self.mark_deleted()
         state = self.state
-        state.offline_reason = "the partition is deleted"
         state.segments.close()
         if _is_of_another_topic(state.fs, state.directory, state.topic_id):
             logger.error("not deleting directory %s: it belongs to a topic with another id", state.directory)
