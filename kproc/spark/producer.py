@@ -18,20 +18,20 @@ errors (too large, not authorized, damaged) fail the task at once.
 
 from __future__ import annotations
 
-import selectors
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.client import ApiError, AuthenticationFailed, ClientError, error_text
 from kproc.common.clock import NS_PER_MS, Clock, SystemClock
 from kproc.common.errors import RETRIABLE, ErrorCode
-from kproc.spark.brokers import Cluster, Unreachable, pause
+from kproc.spark.brokers import Cluster, Unreachable
 from kproc.spark.encode import Draft
 from kproc.spark.lane import NOBODY, Lane, ProduceFailed, ProducerIdentity, QueuedBatch
 from kproc.spark.offsets import TopicPartition
-from kproc.spark.produce_link import PartitionBatch, ProduceFields, ProduceLink
+from kproc.spark.produce_link import PartitionBatch, ProduceFields
+from kproc.spark.produce_nodes import ProduceNode, ProduceNodes, SentProduce
 from kproc.spark.sink_options import ProducerSettings
 from kproc.spark.topic_leaders import TopicLeaders
 from kproc.wire.header import ApiKey
@@ -73,22 +73,6 @@ class PartitionTotals:
     bytes: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    correlation_id: int
-    sent_ns: int
-    batches: dict[tuple[str, int], tuple[Lane, QueuedBatch]]
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    address: tuple[str, int]
-    link: ProduceLink | None = None
-    requests: deque[_Request] = field(default_factory=deque)
-    not_before_ns: int = 0
-    backoff_ms: int = 0
-
-
 class BatchProducer:
     """Writer of batches to the partitions' leaders. One task owns it. Close it after ProduceFailed."""
 
@@ -96,8 +80,7 @@ class BatchProducer:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._selector = selectors.DefaultSelector()
-        self._nodes: dict[int, _Node] = {}
+        self._nodes = ProduceNodes(settings)
         self._leaders = TopicLeaders(cluster, settings, self._clock, self._on_node)
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._busy: dict[Lane, None] = {}
@@ -110,9 +93,7 @@ class BatchProducer:
 
     def close(self) -> None:
         """Close the connections. It is unknown if the brokers have written the batches without an acknowledgement."""
-        for node in self._nodes.values():
-            self._unlink(node)
-        self._selector.close()
+        self._nodes.close()
 
     # -- topics
 
@@ -121,7 +102,7 @@ class BatchProducer:
         return self._leaders.partition_count(topic)
 
     def _on_node(self, number: int, address: tuple[str, int]) -> None:
-        node = self._nodes.setdefault(number, _Node(address))
+        node = self._nodes.by_number.setdefault(number, ProduceNode(address))
         if node.address != address:
             self._disconnect(node, f"node {number} has moved to {address[0]}:{address[1]}")
             node.address = address
@@ -157,7 +138,7 @@ class BatchProducer:
             self._turn(wait_ms=1_000)
 
     def _has_work(self) -> bool:
-        return bool(self._busy) or any(node.link and node.link.wants_write for node in self._nodes.values())
+        return bool(self._busy) or self._nodes.has_unsent_bytes()
 
     def drain_totals(self) -> dict[tuple[str, int], PartitionTotals]:
         """Return the totals since the last call by topic and partition, and reset them."""
@@ -179,7 +160,7 @@ class BatchProducer:
         if not wait_ms:
             return 0
         moments = [lane.not_before_ns for lane in self._busy if lane.queued and not lane.under_way]
-        moments += [node.not_before_ns for node in self._nodes.values() if node.link is None]
+        moments += [node.not_before_ns for node in self._nodes.by_number.values() if node.link is None]
         later = [moment for moment in moments if moment > now_ns]
         if later:
             wait_ms = min(wait_ms, (min(later) - now_ns) // NS_PER_MS + 1)
@@ -194,12 +175,12 @@ class BatchProducer:
                     f"{lane.name}: not acknowledged within kafka.delivery.timeout.ms ({spent_s:g} s); "
                     f"last: {oldest.problem or 'no answer'}"
                 )
-        for node in self._nodes.values():
+        for node in self._nodes.by_number.values():
             if node.requests:
                 # Check the oldest request only, because a broker responds in the order of the requests.
                 waited_ms = (now_ns - node.requests[0].sent_ns) // NS_PER_MS
                 if waited_ms > self._settings.request_timeout_ms:
-                    self._disconnect(node, f"{_shown(node)} gave no answer in {waited_ms} ms")
+                    self._disconnect(node, f"{node} gave no answer in {waited_ms} ms")
 
     def _refresh_leaders(self) -> None:
         topics = dict.fromkeys(lane.topic for lane in self._busy)
@@ -226,7 +207,7 @@ class BatchProducer:
             if not lane.queued or len(lane.under_way) >= lane.window or lane.not_before_ns > now_ns:
                 continue
             leader = self._leaders.of(lane)
-            if leader in self._nodes:
+            if leader in self._nodes.by_number:
                 by_node.setdefault(leader, []).append(lane)
             else:
                 self._leaders.mark_stale()
@@ -241,36 +222,21 @@ class BatchProducer:
             lanes_to_send = (lane for lanes in by_node.values() for lane in lanes)
             self._transaction.add([TopicPartition(lane.topic, lane.partition) for lane in lanes_to_send])
         for number, lanes in by_node.items():
-            node = self._nodes[number]
+            node = self._nodes.by_number[number]
             if node.not_before_ns > now_ns or not self._connect(node):
                 continue
             while lanes and len(node.requests) < self._settings.requests_max:
                 lanes = self._send_request(node, lanes, now_ns)
 
-    def _connect(self, node: _Node) -> bool:
-        if node.link is not None and node.link.is_expiring:
-            # The SASL session expires soon. Before the connection is replaced by a new one, wait for the responses to
-            # the requests in flight.
-            if node.requests or node.link.wants_write:
-                return False
-            self._unlink(node)
-        if node.link is not None:
-            return True
+    def _connect(self, node: ProduceNode) -> bool:
         try:
-            node.link = ProduceLink.connect(
-                node.address,
-                connect_ms=self._settings.connect_ms,
-                client_id=self._settings.client_id,
-                security=self._settings.security,
-            )
+            return self._nodes.connect(node)
         # A rejected login is permanent, so fail now instead of retrying until kafka.delivery.timeout.ms.
         except AuthenticationFailed as error:
             raise ProduceFailed(str(error)) from None
         except ClientError as error:
             self._disconnect(node, str(error))
             return False
-        self._selector.register(node.link, selectors.EVENT_READ, node)
-        return True
 
     def _identify(self, by_node: Mapping[int, Iterable[Lane]]) -> bool:
         """Request a producer id (InitProducerId).
@@ -301,7 +267,7 @@ class BatchProducer:
 
         return self._cluster.retrying("InitProducerId", attempt)
 
-    def _send_request(self, node: _Node, lanes: list[Lane], now_ns: int) -> list[Lane]:
+    def _send_request(self, node: ProduceNode, lanes: list[Lane], now_ns: int) -> list[Lane]:
         """Send one request with the first batch of each lane, up to `request_bytes`.
 
         Returns the lanes that can send another batch. Lanes whose batch did not fit into the request come first.
@@ -331,7 +297,7 @@ class BatchProducer:
         correlation_id = node.link.send(request)
         batches = {(lane.topic, lane.partition): (lane, batch) for lane, batch in chosen}
         if self._settings.acks:
-            node.requests.append(_Request(correlation_id, now_ns, batches))
+            node.requests.append(SentProduce(correlation_id, now_ns, batches))
         else:
             for lane, batch in chosen:
                 self._acknowledge(lane, batch, -1)
@@ -341,23 +307,13 @@ class BatchProducer:
         return [lane for lane in rest if lane.queued and len(lane.under_way) < lane.window]
 
     def _move(self, wait_ms: int) -> None:
-        links = [node for node in self._nodes.values() if node.link is not None]
-        for node in links:
+        for node in self._nodes.connected():
             self._guarded(node, is_readable=False)
-        # Without descriptors, select() returns at once on some systems, and the caller's loop would consume CPU without
-        # a pause.
-        if not self._selector.get_map():
-            pause(wait_ms)
-            return
-        for node in links:
-            if node.link is not None:
-                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if node.link.wants_write else 0)
-                self._selector.modify(node.link, events, node)
         # With acks=0 no response comes, so a flush that has sent everything must not wait for one.
-        for key, events in self._selector.select(wait_ms / 1000 if self._has_work() else 0):
-            self._guarded(key.data, is_readable=bool(events & selectors.EVENT_READ))
+        for node, is_readable in self._nodes.select(wait_ms if self._has_work() else 0):
+            self._guarded(node, is_readable=is_readable)
 
-    def _guarded(self, node: _Node, *, is_readable: bool) -> None:
+    def _guarded(self, node: ProduceNode, *, is_readable: bool) -> None:
         """Send waiting bytes and, with `is_readable`, handle responses. Close the connection if it fails."""
         if node.link is None:
             return
@@ -372,9 +328,9 @@ class BatchProducer:
 
     # -- answers
 
-    def _handle_response(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
+    def _handle_response(self, node: ProduceNode, correlation_id: int, fields: dict[str, Any]) -> None:
         if not node.requests or node.requests[0].correlation_id != correlation_id:
-            raise ClientError(f"{_shown(node)} answered request {correlation_id} before an earlier one")
+            raise ClientError(f"{node} answered request {correlation_id} before an earlier one")
         # Keep the request in `node.requests` until all its batches are handled. If an error closes the connection
         # before, `_disconnect` queues the remaining batches again.
         request = node.requests[0]
@@ -384,12 +340,12 @@ class BatchProducer:
                 found = request.batches.pop((topic["name"], row["index"]), None)
                 if found is None:
                     raise ClientError(
-                        f"{_shown(node)} answered for {topic['name']}-{row['index']}, which the request lacks"
+                        f"{node} answered for {topic['name']}-{row['index']}, which the request lacks"
                     )
                 self._handle_result(*found, row)
         node.requests.popleft()
         for lane, batch in request.batches.values():
-            self._retry(lane, batch, f"{_shown(node)} left it out of its answer")
+            self._retry(lane, batch, f"{node} left it out of its answer")
 
     def _handle_result(self, lane: Lane, batch: QueuedBatch, row: dict[str, Any]) -> None:
         code = row["error_code"]
@@ -468,12 +424,12 @@ class BatchProducer:
 
     # -- connections
 
-    def _disconnect(self, node: _Node, problem: str) -> None:
+    def _disconnect(self, node: ProduceNode, problem: str) -> None:
         """Close a failed connection. Queue its batches in flight again.
 
         They are sent to the leaders at the time of the retry.
         """
-        self._unlink(node)
+        self._nodes.unlink(node)
         requests, node.requests = node.requests, deque()
         node.backoff_ms = min(
             max(2 * node.backoff_ms, self._settings.backoff_ms), self._settings.backoff_ms_max
@@ -481,19 +437,12 @@ class BatchProducer:
         node.not_before_ns = self._clock.now_ns() + node.backoff_ms * NS_PER_MS
         self._leaders.mark_stale()
         for lane in self._busy:
-            if lane.queued and not lane.under_way and self._nodes.get(self._leaders.of(lane)) is node:
+            if (
+                lane.queued
+                and not lane.under_way
+                and self._nodes.by_number.get(self._leaders.of(lane)) is node
+            ):
                 lane.queued[0].problem = problem
         for request in requests:
             for lane, batch in request.batches.values():
                 self._retry(lane, batch, problem)
-
-    def _unlink(self, node: _Node) -> None:
-        if node.link is not None:
-            if node.link.fileno() >= 0 and node.link in self._selector.get_map():
-                self._selector.unregister(node.link)
-            node.link.close()
-            node.link = None
-
-
-def _shown(node: _Node) -> str:
-    return f"{node.address[0]}:{node.address[1]}"

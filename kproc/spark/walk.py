@@ -158,10 +158,7 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
 
     The array `position` has the current position in every record and moves from field to field.
     """
-    # A record ends where the next one begins. The last record of a batch ends with the batch.
-    record_end = np.empty_like(starts)
-    record_end[:-1] = starts[1:]
-    record_end[np.cumsum(counts)[counts > 0] - 1] = ends[counts > 0]
+    record_end = _record_ends(starts, ends, counts)
     position = _skip(data, starts, _VARINT_BYTES_MAX)
     position += 1  # attributes
     timestamp_delta = offset_delta = None
@@ -201,6 +198,14 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
         headers_at if wanted.headers else None,
         header_count if wanted.headers else None,
     )
+
+
+def _record_ends(starts: Array, ends: Array, counts: Array) -> Array:
+    """Return the end of each record: the start of the next one, or the end of the batch."""
+    record_end = np.empty_like(starts)
+    record_end[:-1] = starts[1:]
+    record_end[np.cumsum(counts)[counts > 0] - 1] = ends[counts > 0]
+    return record_end
 
 
 def _length_and_place(data: Array, position: Array) -> tuple[Array, Array, Array]:

@@ -248,9 +248,9 @@ def test_producer_without_idempotence_and_with_acks_0(monkeypatch: pytest.Monkey
         with running(broker.bootstrap, acks=0, **plain) as run:
             for _ in range(50):
                 run.send(0, 100, value_bytes=500)
-            waits, select = [], run.producer._selector.select
+            waits, select = [], run.producer._nodes._selector.select
             monkeypatch.setattr(
-                run.producer._selector, "select", lambda seconds: waits.append(seconds) or select(seconds)
+                run.producer._nodes._selector, "select", lambda seconds: waits.append(seconds) or select(seconds)
             )
             run.producer.flush()
             assert waits[-1] == 0, "no response is waited for"

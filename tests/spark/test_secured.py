@@ -99,7 +99,7 @@ def test_producer_reauthenticates_without_losing_records(secured: Secured) -> No
                 producer.send(topic, draft)
                 count += draft.count
             producer.flush()
-            links |= {id(node.link): node.link for node in producer._nodes.values()}
+            links |= {id(node.link): node.link for node in producer._nodes.by_number.values()}
             if len(links) == LOGINS_WANTED:
                 break
         partition = TopicPartition(topic, 0)
