@@ -203,9 +203,11 @@ class LogDurability:
         unsynced = state.end_offset - state.recovery_point
         if not unsynced:
             return False
+        # If the host's clock was set back since the last sync, its age is unknown: sync at once rather than only when
+        # the clock has caught up.
         return (
             unsynced >= state.config.flush_messages
-            or now_ms - self.flushed_ms >= state.config.flush_ms
+            or not 0 <= now_ms - self.flushed_ms < state.config.flush_ms
             or bool(state.unsynced.segments)
         )
 

@@ -203,3 +203,15 @@ def test_owner_reads_hidden_records(log: Log) -> None:
     assert log.reader.read_bytes(1, 1 << 20) == b""
     with pytest.raises(KafkaError, match="is not in"):
         log.reader.read_bytes(2, 1 << 20)
+
+
+def test_flush_is_due_at_once_after_the_clock_was_set_back(rig: LogRig) -> None:
+    """Otherwise flush.ms would wait until the clock has caught up, which can take a year."""
+    rig.config = LogConfig(flush_ms=1_000)
+    log = rig.open()
+    log.durability.sync()
+    append_one(log, batch("a"))
+    assert not log.durability.is_flush_due(rig.clock.wall_ms() + 999)
+    assert log.durability.is_flush_due(rig.clock.wall_ms() + 1_000)
+    assert log.durability.is_flush_due(rig.clock.wall_ms() - 1)
+    log.close(clean=False)
