@@ -152,7 +152,6 @@ class ConfigChanges:
                 wanted.pop(key, None)
             elif operation in OP_NAMES:
                 row = _list_row(key, operation)
-                _check_list(key, operation, value or "")
                 # APPEND and SUBTRACT (KIP-339) change the value in force, which may be a default.
                 start = wanted.get(key)
                 if start is None:
@@ -165,6 +164,9 @@ class ConfigChanges:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         if topic is None:
             check_name(name)
+        for key, operation, value in changes:
+            if operation in OP_NAMES:
+                _check_list(key, operation, value or "")
         after = topic_config.check_all(wanted)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")

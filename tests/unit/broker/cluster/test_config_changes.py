@@ -58,6 +58,14 @@ def cluster() -> InMemoryController:
             (INVALID_TOPIC, "Topic name is invalid: '.' is not allowed"),
         ),
         (
+            changes(TOPIC, ".", ("cleanup.policy", APPEND, "")),
+            (INVALID_TOPIC, "Topic name is invalid: '.' is not allowed"),
+        ),
+        (
+            changes(TOPIC, "nope", ("cleanup.policy", APPEND, "")),
+            (INVALID_CONFIG, "Configuration 'cleanup.policy' values must not be empty."),
+        ),
+        (
             changes(TOPIC, "", ("retention.ms", APPEND, "1")),
             (INVALID_CONFIG, "Can't APPEND to key retention.ms because its type is not LIST."),
         ),
