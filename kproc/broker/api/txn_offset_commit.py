@@ -131,6 +131,8 @@ def _verify_and_commit(services: Services, partition: int, item: Item, on_outcom
     ):
         COMMIT.handle_here(services, partition, commit, on_outcome)
         return
+    # As in Kafka, an epoch that the partition knows to be old is an error, whatever the coordinator would say.
+    log.state.producers.check_epoch(*producer)
     verification = log.state.producers.start_verification(
         *producer, NO_SEQUENCE, owns_epoch=request.adds, now_ms=services.clock.wall_ms()
     )

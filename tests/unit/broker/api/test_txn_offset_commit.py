@@ -179,6 +179,15 @@ def test_rejection_of_coordinator_is_answered_not_appended(
     assert scene.fetch() == [(-1, "", 0)]
 
 
+def test_old_producer_epoch_is_fenced_without_coordinator(scene: Scene) -> None:
+    """The partition knows the newer epoch. The coordinator could give another reason, or change the transaction."""
+    assert scene.commit(5, producer_epoch=1) == 0
+    scene.transactions.asked.clear()
+    for version in (4, NEWEST):
+        assert scene.commit(6, version=version) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert not scene.transactions.asked
+
+
 def test_unknown_producers_attempts_leave_no_state(scene: Scene) -> None:
     scene.transactions.code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     for producer_id in range(3):
