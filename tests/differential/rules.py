@@ -23,6 +23,7 @@ _FENCED_MEMBER_EPOCH = 110
 _UNRELEASED_INSTANCE = 111
 _INVALID_EXPRESSION = 128
 _INCONSISTENT_PROTOCOL = 23
+_MEMBER_IDS_SINCE = 4  # The version of JoinGroup from which on a client needs a member id to join.
 _SHUTDOWN = 4  # The code of a status of a streams group.
 _LEAVES = -1  # The member epoch of a heartbeat.
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
@@ -329,7 +330,8 @@ def _group_of_a_refused_commit(case: Case) -> bool:
     committed_to = {
         step.body["group_id"]
         for step in case.before
-        if step.api == "offset_commit" and step.body["generation_id_or_member_epoch"] == -1
+        if step.api in ("offset_commit", "txn_offset_commit")
+        and -1 in (step.body.get("generation_id"), step.body.get("generation_id_or_member_epoch"))
     }
     if case.step.api == "list_groups" and case.difference.path == ("groups", ITEMS):
         kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
@@ -349,12 +351,7 @@ def _group_of_a_refused_join(case: Case) -> bool:
         for step in case.before
         if step.api == "join_group" and not (step.body["protocols"] and step.body.get("protocol_type", "consumer"))
     }
-    synced: set[Any] = set()
-    for step in case.before:
-        if step.api == "sync_group":
-            synced.add(step.body["group_id"])
-        elif step.api == "leave_group" and step.body["group_id"] not in synced:
-            joined.add(step.body["group_id"])
+    joined |= _groups_left_without_a_member(case.before)
     if case.step.api == "list_groups" and case.difference.path == ("groups", ITEMS):
         kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
         return kproc < kafka and kafka - kproc <= joined
@@ -370,6 +367,27 @@ def _group_of_a_refused_join(case: Case) -> bool:
     if case.step.api not in ("describe_groups", "delete_groups") or row.get("group_id") not in joined:
         return False
     return case.difference.kproc == "Dead" or case.codes == (_NO_GROUP, 0)
+
+
+def _groups_left_without_a_member(steps: Sequence[Step]) -> set[Any]:
+    """Return the groups that a client left with the member id that it needs to join, or before a SyncGroup."""
+    named: set[Any] = set()
+    had_members: set[Any] = set()
+    synced: set[Any] = set()
+    left: set[Any] = set()
+    for step in steps:
+        group_id = step.body.get("group_id")
+        if step.api == "join_group":
+            name = group_id, repr(step.body["member_id"])
+            needs_id = step.version >= _MEMBER_IDS_SINCE and step.body["group_instance_id"] is None
+            if not needs_id or name in named:
+                had_members.add(group_id)
+            named.add(name)
+        elif step.api == "sync_group":
+            synced.add(group_id)
+        elif step.api == "leave_group" and group_id not in had_members & synced:
+            left.add(group_id)
+    return left
 
 
 def _colliding_names(case: Case) -> bool:

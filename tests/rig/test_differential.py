@@ -130,18 +130,24 @@ def test_list_groups_rule_needs_a_commit_without_member() -> None:
 
 
 def test_list_groups_rule_of_rejected_join() -> None:
-    def rule(kproc: str, kafka: str, protocols: list[dict[str, Any]], *later: str) -> str | None:
+    def rule(
+        kproc: str, kafka: str, protocols: list[dict[str, Any]], *later: str, version: int = 2, joins: int = 1
+    ) -> str | None:
         answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
         (difference,) = compare(*answers)[0]
-        join = {"group_id": "b", "protocol_type": "consumer", "protocols": protocols}
-        before = [Step(0, "join_group", 2, join)]
+        join = {"group_id": "b", "member_id": "", "protocol_type": "consumer", "protocols": protocols}
+        join["group_instance_id"] = None
+        before = [Step(0, "join_group", version, join)] * joins
         before += [Step(0, api, 2, {"group_id": "b"}) for api in later]
         return rule_for(Case(Step(0, "list_groups", 0, {}), difference, *answers, before))
 
     assert rule("a", "ab", []) == "a group that a refused JoinGroup named"
     assert rule("a", "ab", [{"name": "range"}]) is rule("ab", "a", []) is rule("b", "ab", []) is None
     assert rule("a", "ab", [{"name": "range"}], "leave_group") == "a group that a refused JoinGroup named"
-    assert rule("a", "ab", [{"name": "range"}], "sync_group", "leave_group") is None
+    synced = "sync_group", "leave_group"
+    assert rule("a", "ab", [{"name": "range"}], *synced) is None
+    assert rule("a", "ab", [{"name": "range"}], *synced, version=4) == "a group that a refused JoinGroup named"
+    assert rule("a", "ab", [{"name": "range"}], *synced, version=4, joins=2) is None
 
 
 def test_rule_of_new_leader_needs_a_member_that_left() -> None:
