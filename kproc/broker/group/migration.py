@@ -18,6 +18,7 @@ from kproc.broker.group.consumer.embedded import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    subscription_version,
 )
 from kproc.broker.group.consumer.records import (
     ConsumerRecord,
@@ -147,7 +148,7 @@ def downgrade_snapshot(
                 rebalance_timeout_ms=metadata.rebalance_timeout_ms,
                 session_timeout_ms=classic.session_timeout_ms,
                 subscription=subscription,
-                assignment=encode_assignment(decode_subscription(subscription).version, target),
+                assignment=encode_assignment(subscription_version(subscription), target),
             )
         )
     return GroupSnapshot(

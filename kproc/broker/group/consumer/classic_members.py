@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
-from kproc.broker.group.consumer.embedded import decode_subscription, encode_assignment
+from kproc.broker.group.consumer.embedded import (
+    decode_subscription,
+    encode_assignment,
+    subscription_version,
+)
 from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata, MemberPhase, plain
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
@@ -148,7 +152,7 @@ def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, 
     if member.state.phase is not MemberPhase.UNREVOKED:
         member.rebalance_deadline_ms = None
     group.renew_session(member, now_ms)
-    version = decode_subscription(classic.protocols[0][1]).version
+    version = subscription_version(classic.protocols[0][1])
     assignment = encode_assignment(version, topics.by_name(plain(member.state.owned)))
     return SyncResult(ErrorCode.NONE, CONSUMER_PROTOCOL_TYPE, name, assignment)
 

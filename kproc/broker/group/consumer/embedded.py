@@ -118,6 +118,17 @@ def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
     )
 
 
+def subscription_version(metadata: bytes) -> int:
+    """Return the version of a subscription, in which its member gets assignments. Data without one have version 0.
+
+    A member may list further protocols, whose metadata a JoinGroup to a consumer group does not check.
+    """
+    if len(metadata) < INT16.size:
+        return 0
+    (version,) = INT16.unpack_from(metadata)
+    return max(0, min(int(version), _VERSION_MAX))
+
+
 def decode_assignment(assignment: bytes) -> EmbeddedAssignment:
     """Decode the assignment that a classic leader made for a member. Raises ProtocolError."""
     # A member has no assignment before its first rebalance has ended, or if the leader left it out.

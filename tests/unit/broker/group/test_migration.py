@@ -179,6 +179,22 @@ def test_group_is_classic_again_after_the_last_session(rig: Rig) -> None:
     assert rejoined.error_code == ErrorCode.NONE
 
 
+def test_downgrade_with_a_malformed_further_protocol(rig: Rig) -> None:
+    """A JoinGroup to a consumer group decodes the first protocol only, so any bytes can stand in a further one."""
+    consumer(rig, "n")
+    good, bad = join_request().protocols[0][1], b"?"
+    names: list[JoinResult] = []
+    for protocols in [(("range", good), ("roundrobin", bad)), (("roundrobin", good),)]:
+        rig.coordinator.join("g", replace(join_request(), protocols=protocols), names.append)
+    rig.log.sync()
+    assert [each.error_code for each in names] == [ErrorCode.NONE] * 2
+    assert consumer(rig, "n", -1).error_code == ErrorCode.NONE
+    assert rig.states() == {"g": "PreparingRebalance"}
+    for _ in range(10):
+        rig.pass_ms(5_000)
+    assert rig.states() == {"g": "Empty"}
+
+
 def test_downgrade_that_a_crash_cut_off_is_made_at_the_load(rig: Rig) -> None:
     consumer(rig, "n")
     joined = join(rig)

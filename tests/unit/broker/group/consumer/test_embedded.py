@@ -9,6 +9,7 @@ from kproc.broker.group.consumer.embedded import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    subscription_version,
 )
 from kproc.common.errors import ProtocolError
 
@@ -56,3 +57,11 @@ def test_assignment_reads_as_written() -> None:
 def test_damaged_bytes_are_rejected(damaged: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_subscription(damaged)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [(b"", 0), (b"\0", 0), (b"\xff\xff", 0), (b"\0\1", 1), (b"\0\3" + TOPICS, 3), (b"\0\x09", 3)],
+)
+def test_version_of_damaged_subscription_is_known(metadata: bytes, version: int) -> None:
+    assert subscription_version(metadata) == version
