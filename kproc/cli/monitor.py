@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -101,17 +102,17 @@ def api_names() -> list[str]:
 def _follow(
     connection: Client, filters: dict[str, Any], count: int | None, seconds: float | None, output: Format
 ) -> None:
-    # Use a random name for the watch. It need not be deleted, because the broker ends a watch that is not read any
-    # more.
-    watch = secrets.token_hex(_NAME_BYTES)
+    from kproc.client import ClientError
+
+    watch = {"watch": secrets.token_hex(_NAME_BYTES), **filters}
     left = count if count is not None else sys.maxsize
     end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
-    silent = _report_silent(connection.operate("monitor", watch=watch, **filters), [])
+    silent = _report_silent(connection.operate("monitor", **watch), [])
     if sys.stdout.isatty() and sys.stderr.isatty():
         print_note(f"kproc: requests from now on; Ctrl-C ends. A line is: {_PARTS}")
     while left > 0 and time.monotonic() < end_s:
         time.sleep(max(0.0, min(_POLL_S, end_s - time.monotonic())))
-        answer = connection.operate("monitor", watch=watch, **filters)
+        answer = connection.operate("monitor", **watch)
         rows = answer.rows("lines")
         for row in rows[:left]:
             _print(row, output)
@@ -120,6 +121,9 @@ def _follow(
         silent = _report_silent(answer, silent)
         if answer["lost"]:
             print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
+    # Without this call, the watch keeps its place among few for some seconds, as it does after Ctrl-C.
+    with suppress(ClientError):
+        connection.operate("monitor", **watch, is_last=True)
 
 
 def _report_silent(answer: dict[str, Any], before: list[int]) -> list[int]:

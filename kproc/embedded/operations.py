@@ -271,7 +271,8 @@ def list_requests(
     broker: Broker, *, api: str | None = None, match: RequestConditions = _ANY, last: Rows = 1000
 ) -> dict[str, Any]:
     """Return the `requests` that fulfil all conditions of `match`, the `last` of them, and how many are `lost`."""
-    found = broker.requests.list(api, **match.as_match())
+    with _rejected_arguments():
+        found = broker.requests.list(api, **match.as_match())
     return _recorded(broker, found[-last:])
 
 
@@ -285,7 +286,7 @@ def wait_for_requests(
     timeout_ms: WaitMs = _TIMEOUT_MS,
 ) -> dict[str, Any]:
     """Return the first `count` `requests` that match, when they have come."""
-    with _failed_wait():
+    with _rejected_arguments(), _failed_wait():
         found = broker.requests.wait_for(api, count=count, timeout_s=timeout_ms / 1000, **match.as_match())
     return _recorded(broker, found[:count])
 

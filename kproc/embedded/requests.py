@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
 from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.wire.header import ApiKey, kafka_name
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -134,9 +135,9 @@ class RequestRecorder:
             if thread is None:
                 return
             self._stopping.set()
-            # Read the last requests, unless the broker has ended.
+            # Read the last requests and end the watch, unless the broker has ended.
             with contextlib.suppress(ClientError):
-                self._read()
+                self._read(is_last=True)
         thread.join()
         self._disconnect()
 
@@ -151,13 +152,15 @@ class RequestRecorder:
             with contextlib.suppress(ClientError):
                 self._read()
 
-    def _read(self) -> None:
+    def _read(self, *, is_last: bool = False) -> None:
         """Append the requests that the broker has answered since the last call."""
         with self._lock:
             try:
                 if self._client is None:
                     self._client = self._connect()
-                answer = self._client.operate("monitor", watch=self._watch, has_fields=True)
+                answer = self._client.operate(
+                    "monitor", watch=self._watch, has_fields=True, is_last=is_last
+                )
             except ClientError:
                 self._disconnect()
                 raise
@@ -178,8 +181,10 @@ class RequestRecorder:
         """Return the recorded requests that match, in the order of their answers.
 
         api: an API's name in Kafka's protocol, such as "OffsetCommit"; None for all APIs.
+
+        Raises ValueError for an unknown API, and TypeError for an unknown condition.
         """
-        _reject_unknown(match)
+        _reject_unknown(api, match)
         with self._lock:
             if self._thread is not None:
                 try:
@@ -234,7 +239,9 @@ def _has(pattern: str | None, names: tuple[str, ...]) -> bool:
     return pattern in names
 
 
-def _reject_unknown(match: RequestMatch) -> None:
+def _reject_unknown(api: str | None, match: RequestMatch) -> None:
+    if api is not None and api not in map(kafka_name, ApiKey):
+        raise ValueError(f"unknown API {api!r}: `kproc api` shows all, such as Produce")
     for name in match.keys() - RequestMatch.__annotations__.keys():
         raise TypeError(f"unknown condition {name!r}: use {', '.join(RequestMatch.__annotations__)}")
 

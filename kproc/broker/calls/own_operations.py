@@ -84,6 +84,8 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
     topic: _Pattern | None = None
     # Also return the decoded fields of small requests.
     has_fields: bool = False
+    # End the watch with this call, because it has a place among few.
+    is_last: bool = False
 
 
 # Numbers of rules and of requests. A rule's number is its id.

@@ -1,9 +1,9 @@
 """RequestMonitor: the requests of one Handler's clients while somebody watches them by `kproc monitor`.
 
-A watch begins with its first call and ends when nobody has called for some seconds. Between two calls it stores a
-bounded number of lines and counts the others as lost. While there is a watch, the monitor takes the place of the
-request log (request_log.py): every request uses the general path, and no fast path is learned. While there is none,
-no request is checked for it.
+A watch begins with its first call and ends with its last one, or when nobody has called for some seconds. Between two
+calls it stores a bounded number of lines and counts the others as lost. While there is a watch, the monitor takes the
+place of the request log (request_log.py): every request uses the general path, and no fast path is learned. While
+there is none, no request is checked for it.
 
 A client calls one Handler, which calls the others and joins their lines. A client of the control listener calls the
 controller, which calls all Handlers (observe/request_lines.py).
@@ -137,6 +137,8 @@ class RequestMonitor:
         """Return the lines of a watch since the last call. The first call begins the watch."""
         watch = self._watches.get(operation.watch)
         if watch is None:
+            if operation.is_last:
+                return WatchedLines()
             if len(self._watches) >= WATCHES_MAX:
                 return WatchedLines(refused=TOO_MANY)
             watch = self._watches[operation.watch] = _MonitorWatch(operation)
@@ -145,7 +147,14 @@ class RequestMonitor:
         watch.read_ns = self.now_ns()
         answer = WatchedLines(lines=watch.lines, lost=watch.lost)
         watch.lines, watch.lost, watch.fields_bytes = [], 0, 0
+        if operation.is_last:
+            self._end(operation.watch)
         return answer
+
+    def _end(self, name: str) -> None:
+        del self._watches[name]
+        if not self._watches:
+            self._on_switched()
 
     # -- the interface of a request log, which the monitor replaces
 
@@ -208,9 +217,7 @@ class RequestMonitor:
             self.log.flush()
         too_old_ns = self.now_ns() - IDLE_NS
         for name in [name for name, watch in self._watches.items() if watch.read_ns < too_old_ns]:
-            del self._watches[name]
-            if not self._watches:
-                self._on_switched()
+            self._end(name)
 
     def _sender(self, request: HandlerRequest, address: str) -> dict[str, Any]:
         """Return the fields of a line that each request has."""

@@ -20,7 +20,7 @@ from kproc.common.clock import NS_PER_S
 
 WATCHES_MAX: Final = 8
 IDLE_NS: Final = 5 * NS_PER_S
-"""A watch ends when its client has not read it for this time."""
+"""A watch ends when its client has not read it for this time, or by its last call."""
 TOO_MANY: Final = f"{WATCHES_MAX} monitors run already, which is the limit"
 _REPLY_TIMEOUT_NS: Final = NS_PER_S
 OnAnswer = Callable[[OwnAnswer], None]
@@ -98,9 +98,10 @@ class JoinedLines:
 class _HandlerWatch:
     """One watch of all Handlers: the lines for the next answer, and the Handlers that have not replied yet."""
 
-    __slots__ = ("joined", "on_answer", "pending", "until_ns")
+    __slots__ = ("is_last", "joined", "on_answer", "pending", "until_ns")
 
     def __init__(self) -> None:
+        self.is_last = False
         self.joined = JoinedLines()
         self.pending: set[int] = set()
         self.on_answer: OnAnswer | None = None
@@ -141,12 +142,16 @@ class HandlerWatches:
         self.expire(now_ns)
         watch = self._watches.get(operation.watch)
         if watch is None:
+            if operation.is_last:
+                on_answer(JoinedLines().make_answer())
+                return
             if len(self._watches) >= WATCHES_MAX:
                 on_answer(OwnAnswer(error=TOO_MANY))
                 return
             watch = self._watches[operation.watch] = _HandlerWatch()
         watch.respond()  # Respond to an earlier request first, if the client did not wait for the response.
         watch.on_answer, watch.until_ns = on_answer, now_ns + _REPLY_TIMEOUT_NS
+        watch.is_last = operation.is_last
         # Send no second call to a Handler that hangs, or its queue would grow.
         free = [index for index in range(self._handler_count()) if index not in watch.pending]
         watch.pending.update(free)
@@ -154,9 +159,9 @@ class HandlerWatches:
             self._ask(index, READ_WATCH, WatchBody(operation), partial(watch.add, index))
 
     def expire(self, now_ns: int) -> None:
-        """Respond without the Handlers that have not replied in time, and end the watches that nobody reads."""
+        """Respond without the Handlers that have not replied in time. End the watches that nobody reads."""
         for name, watch in list(self._watches.items()):
             if now_ns >= watch.until_ns:
                 watch.respond()
-            if now_ns >= watch.until_ns + IDLE_NS:
+            if now_ns >= watch.until_ns + IDLE_NS or (watch.is_last and watch.on_answer is None):
                 del self._watches[name]

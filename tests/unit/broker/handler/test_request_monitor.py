@@ -194,6 +194,19 @@ def test_number_of_watches_is_bounded(start: Start) -> None:
     assert operate(rig, "one more")["error"] is None
 
 
+def test_last_call_ends_a_watch_at_once(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    for number in range(WATCHES_MAX + 1):
+        assert operate(rig, f"w{number}")["error"] is None
+        produce(rig)
+        assert len(watched(rig, f"w{number}", is_last=True)) == 1
+    assert watched(rig, "never begun", is_last=True) == []
+    assert parts_of(rig.handler()).requests.log is None
+    produce(rig)
+    assert rig.fast_paths()
+
+
 def test_request_log_gets_every_request_while_somebody_watches(start: Start) -> None:
     rig = start()
     rig.create_topic("t")

@@ -26,8 +26,8 @@ class Rig:
     def _ask(self, index: int, _call: Any, _body: Any, on_reply: Callable[[Any], None]) -> None:
         self.asked.append((index, on_reply))
 
-    def read(self, watch: str = "w") -> None:
-        self.watches.read(ReadMonitor(watch=watch), self.answers.append)
+    def read(self, watch: str = "w", *, is_last: bool = False) -> None:
+        self.watches.read(ReadMonitor(watch=watch, is_last=is_last), self.answers.append)
 
     def reply(self, index: int, reply: WatchedLines | Lost) -> None:
         (at,) = [at for at, (asked, _) in enumerate(self.asked) if asked == index]
@@ -105,3 +105,17 @@ def test_watches_are_limited_and_end_unread(rig: Rig) -> None:
     assert len(rig.answers) == 1 + WATCHES_MAX
     rig.read("one more")
     assert len(rig.answers) == 1 + WATCHES_MAX
+
+
+def test_last_calls_make_room_for_other_watches(rig: Rig) -> None:
+    rig.read("never begun", is_last=True)
+    assert rig.times() == []
+    for number in range(WATCHES_MAX + 1):
+        rig.read(str(number), is_last=False)
+        for index in (0, 1):
+            rig.reply(index, lines())
+        rig.read(str(number), is_last=True)
+        for index in (0, 1):
+            rig.reply(index, lines(number))
+        assert rig.answers[-1].error is None
+        assert rig.times() == [number] * 2
