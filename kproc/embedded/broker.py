@@ -6,6 +6,7 @@ with kproc.Broker() as broker:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -88,6 +89,8 @@ class Broker:
         self._given_data = Path(data).absolute() if data is not None else None
         self._port = port
         self._process = self._new_process(start_timeout_ms, stop_timeout_ms)
+        # One start, restart, restore or stop at a time. A cancelled `aio.restart()` goes on in its thread, for example.
+        self._life_cycle = threading.RLock()
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
         self._requests: RequestRecorder | None = None
@@ -301,9 +304,10 @@ class Broker:
         self._restore(None)
 
     def _restore(self, snapshot: BrokerSnapshot | None) -> None:
-        state = self._broker_state()
-        self._finish_faults()
-        state.restore(snapshot)
+        with self._life_cycle:
+            state = self._broker_state()
+            self._finish_faults()
+            state.restore(snapshot)
 
     def _finish_faults(self) -> None:
         """Keep the counts of the fault rules and resume paused roles, because the roles are about to end."""
@@ -363,15 +367,16 @@ class Broker:
 
     def start(self) -> Self:
         """Start the broker and wait until it answers requests. Raises BrokerFailed with the reason."""
-        if self._process.is_started:
-            raise BrokerFailed("the broker is running already")
-        try:
-            directory = self._process.prepare()
-            self._make_security(directory)
-            self._process.start(self._command(directory))
-        except BaseException:
-            self._stop(graceful=False)
-            raise
+        with self._life_cycle:
+            if self._process.is_started:
+                raise BrokerFailed("the broker is running already")
+            try:
+                directory = self._process.prepare()
+                self._make_security(directory)
+                self._process.start(self._command(directory))
+            except BaseException:
+                self._stop(graceful=False)
+                raise
         return self
 
     def restart(self, *, kill: bool = False) -> None:
@@ -382,6 +387,10 @@ class Broker:
         Fault rules end, and keep their counts. Raises BrokerFailed if the broker does not stop in order or does not
         start again.
         """
+        with self._life_cycle:
+            self._restart(kill=kill)
+
+    def _restart(self, *, kill: bool) -> None:
         ready, directory = self._process.ready, self._process.directory
         if directory is None or not ready:
             raise BrokerFailed("the broker is not running: restart() needs a broker that was started")
@@ -448,17 +457,18 @@ class Broker:
 
     def _stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and delete temporary files. Return an error text if the broker was killed or failed."""
-        if graceful:
-            self._finish_faults()
-        if self._requests is not None:
-            self._requests.stop()
-        try:
-            return self._process.stop(graceful=graceful)
-        finally:
-            self._state = None  # The broker's snapshots end with its process.
-            if self._faults is not None:
-                self._faults.release()  # Fault rules end with the broker.
-            self._throwaway = None
+        with self._life_cycle:
+            if graceful:
+                self._finish_faults()
+            if self._requests is not None:
+                self._requests.stop()
+            try:
+                return self._process.stop(graceful=graceful)
+            finally:
+                self._state = None  # The broker's snapshots end with its process.
+                if self._faults is not None:
+                    self._faults.release()  # Fault rules end with the broker.
+                self._throwaway = None
 
     def __enter__(self) -> Self:
         return self.start()

@@ -45,6 +45,8 @@ async def use_all(broker: AsyncBroker) -> None:
         assert await during(requests.list()) == []
         with pytest.raises(AssertionError, match="0 of 1 matched Produce"):
             await during(requests.wait_for("Produce", timeout_s=0))
+        with pytest.raises(ValueError, match="unknown API 'produce'"):
+            await during(requests.list("produce"))
     assert await during(broker.group("g").state()) == "Dead"
     with pytest.raises(RuntimeError, match="does not exist"):
         await during(broker.group("g").lag())
@@ -81,6 +83,22 @@ def test_event_loop_goes_on_during_restarts() -> None:
             await during(broker.aio.restart())
             await during(broker.aio.lose_power())
             assert broker.pid != pid
+
+    asyncio.run(check())
+
+
+@pytest.mark.long
+def test_overlapping_restarts_and_restores_are_serialized() -> None:
+    """A restart that its caller has given up goes on in its thread, beside the caller's next one."""
+
+    async def check() -> None:
+        async with Broker(transport="inline") as broker:
+            aio = broker.aio
+            await aio.create_topic("t")
+            await asyncio.gather(aio.restart(), aio.restart())
+            assert await aio.topic("t").records() == []
+            await asyncio.gather(aio.reset(), aio.restart(), aio.reset())
+            await aio.create_topic("t")
 
     asyncio.run(check())
 
