@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
 from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.embedded.process import BrokerFailed
 from kproc.wire.header import ApiKey, kafka_name
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class RequestRecorder:
                 return
             self._stopping.set()
             # Read the last requests and end the watch, unless the broker has ended.
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(ClientError, BrokerFailed):
                 self._read(is_last=True)
         thread.join()
         self._disconnect()
@@ -148,8 +149,8 @@ class RequestRecorder:
         """
         while not self._stopping.wait(_POLL_S):
             # A restart or restore of the broker closes the connection and ends the watch. The next _read() connects and
-            # watches again.
-            with contextlib.suppress(ClientError):
+            # watches again. Between both a restarting broker has no address.
+            with contextlib.suppress(ClientError, BrokerFailed):
                 self._read()
 
     def _read(self, *, is_last: bool = False) -> None:
@@ -158,9 +159,7 @@ class RequestRecorder:
             try:
                 if self._client is None:
                     self._client = self._connect()
-                answer = self._client.operate(
-                    "monitor", watch=self._watch, has_fields=True, is_last=is_last
-                )
+                answer = self._client.operate("monitor", watch=self._watch, has_fields=True, is_last=is_last)
             except ClientError:
                 self._disconnect()
                 raise

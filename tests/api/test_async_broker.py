@@ -95,7 +95,9 @@ def test_overlapping_restarts_and_restores_are_serialized() -> None:
         async with Broker(transport="inline") as broker:
             aio = broker.aio
             await aio.create_topic("t")
-            await asyncio.gather(aio.restart(), aio.restart())
+            async with aio.requests.recording():
+                await asyncio.gather(aio.restart(), aio.restart())
+                assert "kproc-requests" in {thread.name for thread in threading.enumerate()}
             assert await aio.topic("t").records() == []
             await asyncio.gather(aio.reset(), aio.restart(), aio.reset())
             await aio.create_topic("t")
