@@ -614,15 +614,16 @@ def _deleted_shared_records(case: Case) -> bool:
 def _behind_delivered_records(case: Case) -> bool:
     """An acknowledgement of records that nobody has acquired.
 
-    Kafka knows the rest of a batch of which only the first records were acquired, and held records that were deleted.
+    Kafka has in flight the rest of a batch of which only the first records were acquired, and held records that were
+    deleted.
     """
     is_code = case.difference.path[-1:] in (("error_code",), ("acknowledge_error_code",))
     if case.step.api not in _OF_SHARES or not is_code:
         return False
     codes = case.difference.kproc, case.difference.kafka
     if codes == (_INVALID_RECORD_STATE, _INVALID_REQUEST):
-        has_deleted = any(step.api == "delete_records" for step in case.before)
-        return has_deleted and "not found in the cache" in str(case.kproc)
+        has_more = any(step.api == "delete_records" or _has_record_limit(step) for step in case.before)
+        return has_more and "not found in the cache" in str(case.kproc)
     return codes == (_INVALID_REQUEST, _INVALID_RECORD_STATE)
 
 
@@ -695,7 +696,11 @@ def _released_records_first(case: Case) -> bool:
     """kproc delivers released records. Kafka delivers others of a batch of which a member had a part."""
     ours, theirs = _both_deliveries(case)
     has_released = bool(ours and theirs) and ours[0][1] > 1 and ours[0][0] < theirs[0][0]
-    return has_released and any(step.body.get("share_acquire_mode") == _RECORD_LIMIT for step in case.before)
+    return has_released and any(map(_has_record_limit, case.before))
+
+
+def _has_record_limit(step: Step) -> bool:
+    return bool(step.body.get("share_acquire_mode") == _RECORD_LIMIT)
 
 
 def _both_deliveries(case: Case) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -280,7 +280,7 @@ def test_share_ack_rule_needs_aborted_records_in_request() -> None:
     assert rule(*aborted_transaction("read_uncommitted")) is rule(*aborted_transaction(is_committed=True)) is None
 
 
-def test_share_ack_rule_of_empty_window_needs_deletion() -> None:
+def test_share_ack_rule_of_window_that_only_kafka_has() -> None:
     def rule(text: str, *before: Step, kproc: int = 121, kafka: int = 42) -> str | None:
         row = {"error_code": kproc, "error_message": Words(text)}
         answer = {"responses": [{"partitions": [row]}]}
@@ -288,8 +288,10 @@ def test_share_ack_rule_of_empty_window_needs_deletion() -> None:
         return rule_for(Case(step, Difference(("error_code",), kproc, kafka), answer, answer, before))
 
     deletion = Step(0, "delete_records", 2, {"topics": []})
+    part = Step(0, "share_fetch", 2, {"share_acquire_mode": 1})
     empty = "The request batch offsets are not found in the cache."
-    assert rule(empty, deletion) == "acknowledgements behind the last record that was delivered"
+    for before in (deletion, part):
+        assert rule(empty, before) == "acknowledgements behind the last record that was delivered"
     assert rule(empty) is rule("The offset is not acquired.", deletion) is rule(empty, deletion, kafka=0) is None
 
 
