@@ -22,7 +22,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--themes", default=",".join(THEMES), help=f"some of {','.join(THEMES)}")
     parser.add_argument("--at", type=int, help="only the sequence of this number")
-    parser.add_argument("--workers", type=int, default=6, help="sequences at once; 24 times as many of the theme locks")
+    parser.add_argument("--workers", type=int, default=6, help="sequences at once; more of themes that mostly wait")
     parser.add_argument(
         "--fresh", type=int, default=1000, help="sequences after which both brokers are made anew"
     )

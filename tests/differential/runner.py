@@ -23,7 +23,7 @@ from tests.differential.compare import (
 from tests.differential.protocol import KEYS
 from tests.differential.rules import Case, rule_for
 from tests.differential.side import GUEST, Side, guest_of, new_prefix, now_ms
-from tests.differential.steps import DISCONNECT, Found, Step
+from tests.differential.steps import DISCONNECT, PAUSE, Found, Step
 from tests.differential.symbols import Ref
 from tests.differential.upkeep import Upkeep
 from tests.support.wait import stretched
@@ -173,6 +173,9 @@ class _Run:
             for side in self._sides:
                 side.drop(connection)
             _give(_DISCONNECT_SECONDS)
+            return False
+        if step.api == PAUSE:
+            _give(step.body["ms"] / 1000 + self._pace.between)
             return False
         for side in self._sides:
             side.send(connection, step.api, step.version, step.body)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from tests.differential.compare import Path
 
-DISCONNECT = "disconnect"  # In place of an API: the client closes the step's connection.
+# In place of an API: the client closes the step's connection, or waits for the milliseconds `ms` of the body.
+DISCONNECT, PAUSE = "disconnect", "pause"
 Pair = tuple[str, str]
 """The bootstraps of kproc and Kafka."""
 

@@ -19,8 +19,6 @@ from tests.differential.themes import CHANGES_ALL, WAITING, sequence
 from tests.differential.upkeep import Upkeep
 
 _RESULT_SECONDS = 300.0
-# Sequences at once for each worker, in themes that mostly wait. Such a sequence takes 5 s, and 0.05 s of CPU.
-_WAITING_AT_ONCE = 24
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,10 @@ def run_all(
     context = multiprocessing.get_context("fork")
     # What one sequence of these changes another would see: one process for all of them.
     alone = [task for task in tasks if task.theme in CHANGES_ALL]
-    waiting = [task for task in tasks if task.theme in WAITING]
-    others = [task for task in tasks if task.theme not in CHANGES_ALL | WAITING]
-    counts = (alone, 1), (waiting, workers * _WAITING_AT_ONCE), (others, workers)
+    others = [task for task in tasks if task.theme not in CHANGES_ALL | WAITING.keys()]
+    counts = [(alone, 1), (others, workers)]
+    for theme, count in WAITING.items():
+        counts.append(([task for task in tasks if task.theme == theme], workers * count))
     shares = [(some, min(count, len(some))) for some, count in counts if some]
     manager = SyncManager(ctx=context)
     manager.start(_end_by_sigterm)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.differential.scene import KINDS, Scene
-from tests.differential.steps import DISCONNECT, Step
+from tests.differential.steps import DISCONNECT, PAUSE, Step
 from tests.differential.symbols import Batch, Moment, Ref, no_topic_id
 
 GROUP: Final = "~qa"
@@ -18,7 +18,8 @@ _PARTITION: Final = 0
 _MEMBERS: Final = (0, 1, 2)  # Each is a member, a connection and a share session.
 # A ShareFetch that should find records waits for the state to be loaded. Another one waits in vain.
 LONG_MS, SHORT_MS = 5_000, 30
-_LOCK_MS: Final = 1_500
+_LOCK_MS, _ALL_ENDED_MS = 1_500, 2_200  # A lock, and a time after which a slow broker has ended all of them.
+_RELEASED_MS: Final = 30  # Until kproc has released the records of a session that has ended.
 _MANY: Final = 500
 _PRODUCER: Final = "~qt"
 _TRANSACTIONAL: Final = 16
@@ -261,13 +262,32 @@ def lock_timeout(scene: Scene) -> None:
     if not queue.available():
         produce(scene)
     _acquire_all(scene, first, LONG_MS)
+    wait_ms = 3 * _LOCK_MS
+    if _acknowledge_in_time(scene, first):
+        # Kafka now ends the lock of each record by itself, and a waiting member would get the first record.
+        scene.steps.append(Step(first, PAUSE, 0, {"ms": _ALL_ENDED_MS}))
+        wait_ms = LONG_MS
     held = queue.held_by(first)
     queue.release(first)
-    _acquire_all(scene, second, 3 * _LOCK_MS)
+    _acquire_all(scene, second, wait_ms)
     rows = _topics(queue, batches(scene, dict.fromkeys(held, _ACCEPT)), names=True)
     body = {"share_session_epoch": _next_epoch(scene, first), "is_renew_ack": False, "topics": rows}
     scene.add("share_acknowledge", {**_who(first), **body}, version=2, connection=first)
     _acknowledge(scene, second, dict.fromkeys(queue.held_by(second), scene.pick((_ACCEPT, _REJECT))), renews=False)
+
+
+def _acknowledge_in_time(scene: Scene, member: int) -> bool:
+    """Perhaps renew all locks of a member, or finish some of its records. At least one record stays locked."""
+    held = scene.queue.held_by(member)
+    if scene.chance(0.2):
+        _acknowledge(scene, member, dict.fromkeys(held, _RENEW), renews=True)
+    elif len(held) > 1 and scene.chance(0.4):
+        some = scene.random.sample(held, scene.random.randrange(1, len(held)))
+        kinds = {at: scene.pick((_ACCEPT, _REJECT, _GAP)) for at in sorted(some)}
+        _acknowledge(scene, member, kinds, renews=False)
+    else:
+        return False
+    return True
 
 
 def _acquire_all(scene: Scene, member: int, wait_ms: int) -> None:
@@ -312,6 +332,7 @@ def _end(scene: Scene, member: int) -> None:
     for at, kind in kinds.items():
         queue.acknowledge(at, kind)
     queue.release(member)
+    scene.steps.append(Step(member, PAUSE, 0, {"ms": _RELEASED_MS}))
 
 
 def _end_all(scene: Scene) -> None:
