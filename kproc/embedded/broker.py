@@ -71,19 +71,21 @@ class Broker:
         power_loss: record what the broker syncs, so that `lose_power()` can drop the rest. The data must be temporary,
             and acks=all then waits for a sync.
 
-        Raises ValueError for power_loss with `data`.
+        Raises ValueError for power_loss with `data`, and TypeError for a single name as `users`.
         """
         emulated = {"kproc.emulate.release": emulate} if emulate is not None else {}
         if power_loss and data is not None:
             raise ValueError(
                 "power_loss=True is for temporary data, because lose_power() destroys data: leave out data="
             )
+        if isinstance(users, str):
+            raise TypeError(f"users are a list of names: use users=[{users!r}]")
         self.settings = settings_for_tests(
             {**(settings or {}), **emulated}, transport, syncs=data is not None or power_loss
         )
         self._has_power_loss = power_loss
         self._has_tls = tls
-        self._users = tuple(users)
+        self._users = tuple(dict.fromkeys(users))
         self._client = dict(client or {})
         self._throwaway: Throwaway | None = None
         self._given_data = Path(data).absolute() if data is not None else None

@@ -194,3 +194,10 @@ def test_user_name_that_needs_quotes_is_rejected(name: str, capsys: pytest.Captu
     done = call_kproc(capsys, "dev", "--user", name, "--port", "0")
     assert done.returncode == 2
     assert "use only letters" in done.stderr
+
+
+def test_users_are_a_list_of_different_names() -> None:
+    with pytest.raises(TypeError, match=r"use users=\['alice'\]"):
+        Broker(users="alice")
+    with Broker(transport="inline", users=["alice", "alice"]) as broker:
+        assert broker.client_file("alice").is_file()
