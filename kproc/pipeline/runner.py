@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import select
-import signal
-import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.pipeline.access import Access, access_of
@@ -24,6 +18,7 @@ from kproc.pipeline.lock import STATE_DIRECTORY, CheckpointLock
 from kproc.pipeline.model import Pipeline, Sink
 from kproc.pipeline.progress import QueryFigures, add, report_of
 from kproc.pipeline.python_code import CodeError
+from kproc.pipeline.running_query import RunningQuery
 from kproc.pipeline.session import (
     JVM_DEATH_SECONDS,
     RunningSpark,
@@ -33,6 +28,7 @@ from kproc.pipeline.session import (
     start_spark,
 )
 from kproc.pipeline.sinks import start_stream, write_table
+from kproc.pipeline.stop_signals import Stopped, StopSignals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,85 +48,6 @@ RESTARTS_MAX: Final = 10
 BEGIN_SECONDS_MAX: Final = 60
 # Time for the batch in progress to finish after the first SIGINT or SIGTERM. A second signal kills the JVM at once.
 FINISH_SECONDS_MAX: Final = 600.0
-# Java packages of the class for a query's state: that since Spark 4.1, and the older one.
-_RUNTIME_PACKAGES: Final = ("streaming.runtime", "streaming")
-
-
-class Stopped(Exception):
-    """A signal arrived before the queries were started."""
-
-
-class StopSignals:
-    """Handler of SIGINT and SIGTERM. The first stops the queries after their batch, the second one at once.
-
-    at_once: called for the second signal. A signal before `is_running` raises Stopped.
-    """
-
-    def __init__(self, at_once: Callable[[], None]) -> None:
-        self.count = 0
-        self.is_running = False
-        self._at_once = at_once
-        self._before: dict[int, Any] = {}
-        self._read, self._write = socket.socketpair()
-
-    def __enter__(self) -> Self:
-        # Python's C handler of a signal writes a byte to this socket. It must not block if the socket's buffer is full.
-        self._write.setblocking(False)
-        # PEP 475: select() continues after a signal. Only the byte that set_wakeup_fd() lets the C handler write ends
-        # it.
-        self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        self.install()
-        return self
-
-    def install(self) -> None:
-        """Install the handlers. Call it again after Spark's start, because PySpark installs its own for SIGINT."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._handle)
-            self._before.setdefault(number, before)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
-        self._read.close()
-        self._write.close()
-
-    def wait(self, seconds: float) -> None:
-        """Sleep for this time, or until a signal arrives."""
-        if select.select([self._read], [], [], seconds)[0]:
-            self._read.recv(64)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if not self.is_running and self.count == 1:
-            raise Stopped
-        if self.count > 1:
-            self._at_once()
-
-
-@dataclass
-class _Query:
-    """A started query of the run, with its sink, data frame and totals."""
-
-    sink: Sink
-    frame: DataFrame
-    query: StreamingQuery
-    figures: QueryFigures
-    restarts: int = 0
-    seen: str = ""
-    thread: Any = None
-    """The JVM's thread of a stopping query.
-
-    The run waits for it: Spark reports the query as ended before its last batch has.
-    """
-    waits_for_broker: bool = False
-    """True if the query failed because of an unreachable broker, and restarts when the broker is back."""
-
-    @property
-    def is_active(self) -> bool:
-        return bool(self.thread.isAlive()) if self.thread is not None else self.query.isActive
 
 
 class PipelineRun:
@@ -151,7 +68,7 @@ class PipelineRun:
         self._environ = environ
         self._verbose = verbose
         self._spark: RunningSpark | None = None
-        self._queries: list[_Query] = []
+        self._queries: list[RunningQuery] = []
         self._clock = SystemClock()
         self._keeps_trying = keeps_trying
         self._brokers = BrokerWatch(_accesses(pipeline), screen.print_note, self._clock)
@@ -251,8 +168,8 @@ class PipelineRun:
                 return
             self._wait(signals, POLL_SECONDS)
 
-    def _start_query(self, sink: Sink, frame: DataFrame) -> _Query:
-        return _Query(sink, frame, self._started(sink, frame), QueryFigures(sink.name))
+    def _start_query(self, sink: Sink, frame: DataFrame) -> RunningQuery:
+        return RunningQuery(sink, frame, self._started(sink, frame), QueryFigures(sink.name))
 
     def _started(self, sink: Sink, frame: DataFrame) -> StreamingQuery:
         from pyspark.errors import PySparkException
@@ -289,15 +206,16 @@ class PipelineRun:
                     "stopping after the batches in progress; a second signal stops at once"
                 )
             if signals.count:
+                assert self._spark is not None
                 for entry in active:
-                    self._stop_query(entry, is_late=self._clock.now_ns() > deadline_ns)
+                    entry.stop(self._spark.gateway.jvm, is_late=self._clock.now_ns() > deadline_ns)
             is_idle = all(entry.figures.state == "waiting" for entry in active)
             idle_looks = idle_looks + 1 if is_idle and not signals.count else 0
             self._wait(signals, REST_SECONDS if idle_looks > _LOOKS_BEFORE_REST else POLL_SECONDS)
         self._collect()
         done = "stopped" if signals.count else "done"
         self._screen.print_note(
-            f"{done}: {', '.join(_final_state(entry) for entry in self._queries) or 'no streams'}"
+            f"{done}: {', '.join(entry.final_state() for entry in self._queries) or 'no streams'}"
         )
 
     def _raise_failure(self, signals: StopSignals) -> None:
@@ -327,7 +245,7 @@ class PipelineRun:
                     f"query {entry.sink.name} failed: {reason_of(failure)}{hint}", str(failure)
                 )
 
-    def _restart_with_broker(self, entry: _Query, failure: BaseException, signals: StopSignals) -> None:
+    def _restart_with_broker(self, entry: RunningQuery, failure: BaseException, signals: StopSignals) -> None:
         """Restart a query that an unreachable broker has ended, from its checkpoint, if the broker is back."""
         if signals.count:
             entry.waits_for_broker = False
@@ -346,7 +264,7 @@ class PipelineRun:
         """Process Spark's new progress reports and update the screen."""
         for entry in self._queries:
             is_active = entry.is_active
-            for row in self._new_rows(entry):
+            for row in entry.new_rows():
                 report = report_of(self._pipeline, entry.sink.name, row)
                 # Spark reports an idle query every 10 s with the number of its last batch. Show only reports of a new
                 # batch, or with rows.
@@ -354,68 +272,8 @@ class PipelineRun:
                 add(entry.figures, report)
                 if not is_idle:
                     self._screen.report(report)
-            entry.figures.state = self._state_of(entry, is_active=is_active)
+            entry.figures.state = entry.state_name(is_active=is_active)
         self._screen.refresh([entry.figures for entry in self._queries])
-
-    def _new_rows(self, entry: _Query) -> list[Any]:
-        """Return Spark's new progress reports of a query.
-
-        PySpark's `recentProgress` converts every field of all stored reports, with a call to the JVM for each field.
-        That would cost more than the query. So compare timestamps first, and fetch only new reports as JSON.
-        """
-        query = entry.query._jsq
-        newest = query.lastProgress()
-        if newest is None or newest.timestamp() <= entry.seen:
-            return []
-        rows: list[Any] = []
-        for progress in reversed(list(query.recentProgress())):
-            if progress.timestamp() <= entry.seen:
-                break
-            rows.append(json.loads(progress.json()))
-        if rows:
-            entry.seen = rows[0]["timestamp"]
-        return rows[::-1]
-
-    def _state_of(self, entry: _Query, *, is_active: bool) -> str:
-        if not is_active:
-            return "ended"
-        if entry.thread is not None:
-            return "ending"
-        status = entry.query.status
-        return "working" if status["isTriggerActive"] else "waiting"
-
-    def _stop_query(self, entry: _Query, *, is_late: bool) -> None:
-        """Stop a query between two batches, because `stop()` cancels a running batch. With `is_late`, cancel it."""
-        if is_late:
-            entry.query.stop()
-        elif entry.thread is None:
-            if not self._mark_as_ended(entry) and not entry.query.status["isTriggerActive"]:
-                entry.query.stop()
-        elif not entry.query.status["isTriggerActive"]:
-            # No batch is running: the query waits for its next trigger, which can be an hour away. So stop() cancels
-            # nothing.
-            entry.query.stop()
-
-    def _mark_as_ended(self, entry: _Query) -> bool:
-        """Set the query's state to TERMINATED, so that Spark's loop ends after the batch. Return False if impossible.
-
-        Spark has no API for this. `stop()` sets this state before it interrupts the thread, and the field is public in
-        the byte code. If a version of Spark hides it, the caller stops the query when it waits between batches.
-        """
-        from py4j.protocol import Py4JError
-
-        assert self._spark is not None
-        jvm = self._spark.gateway.jvm
-        try:
-            execution = entry.query._jsq.streamingQuery()
-            if str(execution.state().get()) == "INITIALIZING":
-                return False
-            thread = execution.queryExecutionThread()
-            execution.state().set(_terminated(jvm))
-        except (Py4JError, AttributeError, TypeError):
-            return False
-        entry.thread = thread
-        return True
 
 
 def _accesses(pipeline: Pipeline) -> set[Access]:
@@ -423,25 +281,5 @@ def _accesses(pipeline: Pipeline) -> set[Access]:
     return {*parts, *(access_of(each) for each in pipeline.sinks if each.kind == "topic")}
 
 
-def _terminated(jvm: Any) -> Any:
-    """Return Spark's object for the state TERMINATED. Its package differs between versions."""
-    from py4j.protocol import Py4JError
-
-    for package in _RUNTIME_PACKAGES:
-        try:
-            found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.execution.{package}.TERMINATED$")
-        except Py4JError:
-            # This version of Spark has the class in the other package.
-            continue
-        return found.getField("MODULE$").get(None)
-    raise AttributeError("TERMINATED")
-
-
 def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, CodeError) else reason_of(error)
-
-
-def _final_state(entry: _Query) -> str:
-    figures = entry.figures
-    batch = "no batch" if figures.batch is None else f"batch {figures.batch}"
-    return f"{figures.name} {batch}, {figures.rows:,} rows"

@@ -15,6 +15,7 @@ from kproc.pipeline import runner
 from kproc.pipeline.access import Access
 from kproc.pipeline.broker_watch import BrokerWatch
 from kproc.pipeline.errors import PipelineError
+from kproc.pipeline.running_query import RunningQuery
 from kproc.pipeline.spec import Outside, parse_spec
 
 SPEC = """
@@ -88,7 +89,7 @@ def run_of(scene: Scene, tmp_path: Path, *, keeps_trying: bool) -> tuple[runner.
     )
     run._brokers = scene.watch
     failed = SimpleNamespace(isActive=False, exception=lambda: RuntimeError("no broker answered"))
-    entry = runner._Query(SimpleNamespace(name="screen"), None, failed, SimpleNamespace(state=""))  # type: ignore[arg-type]
+    entry = RunningQuery(SimpleNamespace(name="screen"), None, failed, SimpleNamespace(state=""))  # type: ignore[arg-type]
     run._queries = [entry]
     scene.look()
     scene.leave()

@@ -1,8 +1,7 @@
-"""A run of a pipeline as far as it goes without Spark: how it takes reports, and a signal while Spark starts."""
+"""A run of a pipeline as far as it goes without Spark: how often it looks, and a signal while Spark starts."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -17,7 +16,9 @@ from py4j.protocol import Py4JError
 
 from kproc.pipeline import runner
 from kproc.pipeline.errors import PipelineError
+from kproc.pipeline.running_query import RunningQuery
 from kproc.pipeline.spec import Outside, parse_spec
+from kproc.pipeline.stop_signals import Stopped
 
 SPEC = """
 pipeline = { name = "p", checkpoint = "state" }
@@ -51,7 +52,7 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
         for _number in range(signals):
             try:
                 os.kill(os.getpid(), signal.SIGINT)
-            except (runner.Stopped, PipelineError):
+            except (Stopped, PipelineError):
                 continue
         raise problem("Spark did not start: An error occurred while calling o37.get")
 
@@ -87,57 +88,19 @@ def test_a_broker_that_is_away_is_told_of_before_spark_starts(
     assert starting == "starting Spark (8-15 s)"
 
 
-class Progress:
-    def __init__(self, number: int) -> None:
-        self._row = {"timestamp": f"2026-01-01T00:00:{number:02d}.000Z", "batchId": number}
-
-    def timestamp(self) -> str:
-        return str(self._row["timestamp"])
-
-    def json(self) -> str:
-        return json.dumps(self._row)
-
-
-class JavaQuery:
-    """Spark's query in the JVM, and how often all of its reports were fetched."""
-
-    def __init__(self) -> None:
-        self.reports: list[Progress] = []
-        self.fetches = 0
-
-    def lastProgress(self) -> Progress | None:
-        return self.reports[-1] if self.reports else None
-
-    def recentProgress(self) -> list[Progress]:
-        self.fetches += 1
-        return self.reports
-
-
-def test_reports_are_fetched_once_and_in_order(tmp_path: Path) -> None:
-    run, _ = run_of(tmp_path)
-    java = JavaQuery()
-    query = runner._Query(None, None, SimpleNamespace(_jsq=java), None)  # type: ignore[arg-type]
-    assert run._new_rows(query) == []
-    java.reports = [Progress(1), Progress(2)]
-    assert [row["batchId"] for row in run._new_rows(query)] == [1, 2]
-    assert run._new_rows(query) == []
-    assert java.fetches == 1
-    java.reports.append(Progress(3))
-    assert [row["batchId"] for row in run._new_rows(query)] == [3]
-
-
 def test_queries_that_wait_are_looked_at_seldom_until_one_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = run_of(tmp_path)
     states = [*["waiting"] * 12, "working", "waiting", "ended"]
     figures = SimpleNamespace(name="q", state="", batch=1, rows=0)
-    entry: Any = SimpleNamespace(figures=figures, sink=SimpleNamespace(name="q"), waits_for_broker=False)
+    query = SimpleNamespace(isActive=True)
+    entry = RunningQuery(None, None, query, figures)  # type: ignore[arg-type]
     waits: list[float] = []
 
     def collect() -> None:
         figures.state = states[min(len(waits), len(states) - 1)]
-        entry.is_active = figures.state != "ended"
+        query.isActive = figures.state != "ended"
 
     monkeypatch.setattr(run, "_queries", [entry])
     monkeypatch.setattr(run, "_collect", collect)
