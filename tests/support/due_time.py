@@ -26,6 +26,7 @@ def check_due_time(handler: Handler) -> None:
         "a log to sync": group_commit.unsynced,
         "queued batches": handler._append_queue.queued,
         "a compacted log": handler._compaction.swaps,
+        "a partition to close for its next owner": handler._transfers.is_retiring,
         "a deleted partition": handler._deletions.waiting,
         "a log to open": handler._transfers.is_opening,
         "a call without a link": handler._unlinked.waiting,

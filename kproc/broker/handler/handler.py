@@ -359,7 +359,13 @@ class Handler(LinkedRole):
         if left_ns > 0:
             left_ms = -(-left_ns // NS_PER_MS)
             return left_ms if left_ms < self.sleep_ms_max else self.sleep_ms_max
-        if self._transfers.is_opening or self._append_queue.paused or self._deletions.waiting:
+        transfers = self._transfers
+        if (
+            transfers.is_opening
+            or transfers.is_retiring
+            or self._append_queue.paused
+            or self._deletions.waiting
+        ):
             return 0
         requests = self._requests
         if (requests.large or requests.without_room) and requests.held.has_steps():
@@ -419,6 +425,9 @@ class Handler(LinkedRole):
             due.press()
             work += self._group_commit.finish_round()
             self._transfers.retire()
+        elif self._transfers.is_retiring:
+            due.press()
+            work += self._transfers.retire()
         if self._deletions.waiting:
             due.press()
             work += self._deletions.step()

@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 _CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim, which is then about 6 KB.
 _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, and far more with many producers.
+# Partitions that are closed for their next owners in one call of `retire`. Each writes a snapshot of its producers.
+RETIRED_TOGETHER: Final = 20
 # Time that a request waits for a partition. It is shorter than the clients' own timeouts of 30 s.
 _WAIT_NS: Final = 20_000_000_000
 # Time that an unclaimed state is kept. Its new owner has probably died, and row and files have the same information.
@@ -88,6 +90,7 @@ class PartitionTransfer:
         self._now_ns = now_ns
         self._arrivals: dict[PartitionKey, Arrival] = {}
         self._retiring: dict[PartitionKey, None] = {}
+        self.is_retiring = False  # True if the last call of `retire` has not reached all partitions.
         self._retired: dict[PartitionKey, _Retired] = {}
         self._claims: dict[PartitionKey, list[Claim]] = {}
         # (Handler, store count of the row): the last Handler that did not have the partition, or had died, and the row
@@ -204,17 +207,27 @@ class PartitionTransfer:
 
     # -- transfer to another Handler ---------------------------------------------------------------------------
 
-    def retire(self) -> None:
-        """Close the retiring partitions that no request waits for. Called again after every round of fdatasync."""
+    def retire(self) -> int:
+        """Close a few retiring partitions that no request waits for. Return their number.
+
+        Called again after every round of fdatasync, and in each duty cycle while `is_retiring`.
+        """
+        count = 0
+        self.is_retiring = False
         for key in list(self._retiring):
+            if count == RETIRED_TOGETHER:
+                self.is_retiring = True
+                break
             topic = self._image().topics_by_name[key[0]]
             state = self._partitions.export(key, topic.topic_id)
             if state is None:
                 continue  # A request waits until its records are on disk. The end of the sync round calls this again.
+            count += 1
             del self._retiring[key]
             if state:
                 self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
             self._answer_claims(key, topic)
+        return count
 
     def handle_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
         """Handle another Handler's claim. Our image is at least as new as the claim's (OwnerCalls waits for that).

@@ -106,6 +106,29 @@ def assert_at_rest(rig: HandlerRig) -> None:
 # -- what travels --------------------------------------------------------------------------------------------
 
 
+def test_former_owner_closes_a_few_partitions_in_each_cycle(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.broker.handler.partition_transfer.RETIRED_TOGETHER", 1)
+    rig = start(handlers=2)
+    rig.set_handler_count(1)
+    rig.create_topic("t", partitions=16)
+    for index in range(16):
+        rig.open("t", index)
+    rig.set_handler_count(2, settles=False)
+    counts = []
+    while not counts or parts_of(rig.handler(0)).transfers.is_retiring:
+        rig.run_cycle(rig.handler(0))
+        counts.append(len(rig.partitions(0)))
+    # The first cycle applies the delta, and closes one partition at once and one at its end.
+    assert counts == list(range(14, counts[-1] - 1, -1))
+    rig.settle()
+    moved = [index for index in range(16) if rig.owner("t", index) == 1]
+    assert len(moved) == 16 - counts[-1] > 3
+    assert len(rig.partitions(1)) == len(moved)
+    assert parts_of(rig.handler(0)).transfers.is_idle
+
+
 def test_offsets_and_producers_go_along(start: Start) -> None:
     rig, index = start_with(start)
     for number in range(6):
