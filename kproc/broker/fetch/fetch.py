@@ -113,7 +113,6 @@ class ClientFetch:
     __slots__ = (
         "_context",
         "_due_ns",
-        "_is_done",
         "_is_incremental",
         "_local",
         "_others",
@@ -148,9 +147,7 @@ class ClientFetch:
         self.is_committed = request.isolation_level == READ_COMMITTED
         self.denied: Collection[int] = ()  # Positions that the client may not read.
         self.reads: dict[int, PartitionRead] = {}
-        self._is_done = False
         self._starting: _SlowStart | None = None
-        self._local: DelayedFetch | None = None
         self._others: RemoteReads | None = None
 
     # -- reading and waiting -----------------------------------------------------------------------------------
@@ -190,7 +187,7 @@ class ClientFetch:
                 if others is None:
                     others = RemoteReads(self, services)
                 others.add(partition.owner, at, part)
-        self._local = self._delay(parts)
+        self._local: DelayedFetch | None = self._delay(parts)
         self._others = others
         if others is None:
             self.decide()
@@ -220,9 +217,8 @@ class ClientFetch:
 
     def restart(self) -> None:
         """Route and read all partitions again, because an owner has changed or a log was not open at the deadline."""
-        if not self._is_done:
-            self._stop_waiting()
-            self.start()
+        self.cancel()
+        self.start()
 
     def decide(self) -> None:
         """Respond to the request or park it. Called when every other owner has replied."""
@@ -256,16 +252,7 @@ class ClientFetch:
                 self._others.watch_all()
 
     def cancel(self) -> None:
-        """Abandon the request, because its client has disconnected."""
-        self._is_done = True
-        self._stop_waiting()
-
-    def _stop_waiting(self) -> None:
-        """Cancel the reads that this Fetch waits for, and release them.
-
-        They refer to this Fetch. Without the references to them, the last response or disconnect frees everything that
-        the Fetch has. In a cycle, the reads of 5,000 partitions would stay until a full garbage collection.
-        """
+        """Cancel and release all reads, because the client has disconnected or they start again."""
         operation, others = self._starting or self._local, self._others
         self._starting = self._local = self._others = None
         if operation is not None:
@@ -287,8 +274,12 @@ class ClientFetch:
                 self.deadline_ns = now_ns + _LOOK_AGAIN_NS
                 self.restart()
                 return
-        self._is_done = True
-        self._stop_waiting()
+        # Both refer to this Fetch. In a cycle, the reads of thousands of partitions would stay until a full garbage
+        # collection.
+        self._local = None
+        if self._others is not None:
+            self._others.cancel()
+            self._others = None
         self._respond(local)
 
     def _find_bytes_max(self) -> int:
