@@ -293,6 +293,7 @@ class ClassicGroup:
             state.answer_sync(member, SyncResult(code))
             state.roster.remove(member)
             yield _REMOVE_COST
+        state.update_topics()
 
     # Deletion and expiry of offsets.
 

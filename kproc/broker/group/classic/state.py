@@ -23,11 +23,12 @@ import logging
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_contents import LargeContents
+from kproc.broker.coordinator.large_contents import GroupContent, LargeContent, LargeContents
 from kproc.broker.coordinator.rules import write_error
 from kproc.broker.group.classic.members import NEVER_MS, Member, Roster
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
@@ -100,8 +101,8 @@ class ClassicState:
     """The fields of one group, its pending writes, and its descriptions for other requests."""
 
     __slots__ = (
-        "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment", "generation",
-        "group_id", "protocol_name", "roster", "subscribed_topics", "wake_ms",
+        "_large_topics", "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment",
+        "generation", "group_id", "protocol_name", "roster", "subscribed_topics", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, group_id: str, environment: GroupEnvironment) -> None:
@@ -113,6 +114,7 @@ class ClassicState:
         self.roster = Roster()
         # The topics that the members subscribe to. None if they are unknown, or if the group is no consumer group.
         self.subscribed_topics: frozenset[str] | None = None
+        self._large_topics: LargeContent[GroupContent] | None = None  # Counts these topics if they are many.
         self.current_state_timestamp_ms = environment.wall_ms()
         # The time of the next tick. No deadline is earlier. Heartbeats move deadlines to a later time without changing
         # this; the next tick does.
@@ -189,11 +191,22 @@ class ClassicState:
     def update_topics(self) -> None:
         """Find the subscribed topics again. Called when members, their metadata or the chosen protocol have changed."""
         if self.roster.protocol_type == CONSUMER_PROTOCOL_TYPE:
-            self.subscribed_topics = topics_of_all(
-                member.metadata(self.protocol_name) for member in self.roster.members.values()
-            )
+            metadatas = (member.metadata(self.protocol_name) for member in self.roster.members.values())
+            self._set_topics(topics_of_all(metadatas))
         else:
-            self.subscribed_topics = None
+            self._set_topics(None)
+
+    def _set_topics(self, topics: frozenset[str] | None) -> None:
+        """Store the subscribed topics and count them, or store None if they have no room.
+
+        A name of one letter takes 20 times the memory of its bytes in the metadata.
+        """
+        contents = self.environment.large_contents
+        content = GroupContent(self.group_id, "", getsizeof(topics) + sum(map(getsizeof, topics or ())))
+        if not contents.has_room(content, replaced=self._large_topics):
+            topics = None
+        self.subscribed_topics = topics
+        self._large_topics = None if topics is None else contents.share(content)
 
     # Answers.
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
+from kproc.broker.coordinator import large_contents
+from kproc.broker.coordinator.large_contents import GroupContent
+from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.classic.subscription import SUBSCRIPTIONS_BYTES_MAX, subscribed_topics, topics_of_all
-from kproc.common.errors import ProtocolError
+from kproc.common.errors import ErrorCode, ProtocolError
 from tests.support.cases import in_one_test
-from tests.support.group_rig import INITIAL_DELAY_MS, GroupRig
+from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, GroupRig
 
 # Version, topics, user data: of a version that does not exist, with something after it.
 SUBSCRIPTION = (
@@ -55,6 +60,31 @@ def test_the_topics_are_those_of_the_present_generation(rig: GroupRig) -> None:
     (member,) = rig.make_stable(1, protocols=READS_A_AND_BB)
     rig.join(member, protocols=READS_C)
     assert rig.group.state.subscribed_topics == {"c"}
+
+
+def test_topics_without_room_block_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups subscribe to 100 topics each, which take about 10 kB, and 400 bytes in the metadata."""
+    monkeypatch.setattr(large_contents, "LARGE_BYTES", 1_000)
+    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 15_000)
+    names = b"".join(b"\x00\x02%02d" % number for number in range(100))
+    protocols = (("range", b"\x00\x00" + b"\x00\x00\x00\x64" + names),)
+    rig, other = GroupRig(), GroupRig()
+    other.environment.large_contents = rig.environment.large_contents
+    other.group = ClassicGroup("other", other.environment)
+    (member,) = rig.make_stable(1, protocols=protocols)
+    other.make_stable(1, protocols=protocols)
+    asked = [group.is_subscribed_to("none") for group in (rig.group, other.group)]
+    assert asked == [False, True]
+    rig.leave(member)
+    rejoined = other.join(protocols=READS_C)
+    other.pass_ms(REBALANCE_MS)
+    assert rejoined.code == ErrorCode.NONE
+    assert not other.group.is_subscribed_to("none")
+    rig.make_stable(1, protocols=protocols)
+    all_bytes = GroupContent("x", "", 15_000)
+    assert not rig.environment.large_contents.has_room(all_bytes)
+    deque(rig.group.resign(), maxlen=0)
+    assert rig.environment.large_contents.has_room(all_bytes)
 
 
 def test_group_with_unreadable_subscription_blocks_all_topics(rig: GroupRig) -> None:
