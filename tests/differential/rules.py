@@ -36,7 +36,8 @@ _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional id
 _TRANSACTIONAL = 16
 _LISTS = ("topics", "topic_data", "entries", "transactions", "v3_and_below_topics", "markers")
 _ROLES = ("active_tasks", "standby_tasks", "warmup_tasks")
-_LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
+_LATEST_TIMESTAMP, _NO_TIMESTAMP, _END = -3, -1, -1
+_READ_COMMITTED = 1
 
 
 class Case(NamedTuple):
@@ -158,6 +159,10 @@ def _of_fetch(case: Case) -> bool:
         return 0 < len(kafka) < len(kproc) and _without_times(first) == _without_times(kafka)
     if difference.path[-2:] == ("aborted_transactions", ITEMS):  # What Kafka would have read.
         return not (difference.rows[-1]["records"] or difference.rows[-1]["aborted_transactions"])
+    if difference.path[-1:] == ("last_stable_offset",):  # Kafka's is the first one of a batch that has lost records.
+        has_deleted = any(step.api == "delete_records" for step in case.before)
+        log_start = difference.rows[-1].get("log_start_offset", difference.kproc)
+        return bool(has_deleted and log_start == difference.kproc > difference.kafka)
     is_list = difference.path[-1:] == ("aborted_transactions",)
     return is_list and not (difference.kproc or difference.kafka)
 
@@ -302,7 +307,10 @@ def _header_kept(case: Case) -> bool:
 
 
 def _deleted_records(case: Case) -> bool:
-    """After DeleteRecords: -3 of Kafka may find a record that is gone, a time none in a segment that is to go."""
+    """After DeleteRecords: -3 of Kafka may find a record that is gone, a time none in a segment that is to go.
+
+    The last stable offset may be the first one of a batch that has lost records.
+    """
     difference = case.difference
     if case.step.api != "list_offsets" or difference.path[-1] not in ("timestamp", "offset", "leader_epoch"):
         return False
@@ -310,8 +318,10 @@ def _deleted_records(case: Case) -> bool:
     asked = {row["timestamp"] for row in topic.get("partitions", ()) if row["partition_index"] == index}
     if _LATEST_TIMESTAMP in asked:
         return True
-    is_by_time = any(isinstance(each, Moment) or each >= 0 for each in asked)
-    return is_by_time and difference.kafka == -1 and _has_deleted_records(case.before, topic, index)
+    is_by_time = any(isinstance(each, Moment) or each >= 0 for each in asked) and difference.kafka == -1
+    is_stable = case.step.body.get("isolation_level") == _READ_COMMITTED and _END in asked
+    is_lower = is_stable and difference.path[-1] == "offset" and 0 <= difference.kafka < difference.kproc
+    return (is_by_time or is_lower) and _has_deleted_records(case.before, topic, index)
 
 
 def _has_deleted_records(steps: Sequence[Step], topic: dict[str, Any], index: int) -> bool:

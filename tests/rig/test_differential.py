@@ -84,6 +84,23 @@ def test_fetch_rule_allows_records_of_the_next_segment_only() -> None:
     assert rule([2, 1], [1]) is None
 
 
+def test_rules_of_last_stable_offset_need_deleted_records() -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    deletion = Step(0, "delete_records", 2, {"topics": topics})
+
+    def rules(*before: Step, kproc: int = 2, kafka: int = 0) -> set[str | None]:
+        row = {"last_stable_offset": kproc, "log_start_offset": 2}
+        difference = Difference(("responses", "last_stable_offset"), kproc, kafka, (row,))
+        fetch = Case(Step(0, "fetch", 12, {}), difference, {}, {}, before)
+        rows = ({"name": "t"}, {"partition_index": 0})
+        step = Step(0, "list_offsets", 6, {"isolation_level": 1, "topics": topics})
+        listed = Case(step, Difference(("topics", "offset"), kproc, kafka, rows), {}, {}, before)
+        return {rule_for(fetch), rule_for(listed)}
+
+    assert rules(deletion) == {"Fetch", "ListOffsets"}
+    assert rules() == rules(deletion, kproc=1, kafka=3) == {None}
+
+
 def test_acks_0_rule_needs_unwritable_partition() -> None:
     def rule(**batch: Any) -> str | None:
         rows = [{"index": 0, "records": [Batch({"records": [("k", 1, -500, [])], "time": 1000, **batch})]}]
