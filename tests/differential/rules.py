@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.differential.compare import ITEMS, Difference
 from tests.differential.logins import FIRST, ScramFinal, ScramFirst, listener_of
 from tests.differential.steps import Step
-from tests.differential.symbols import Moment, Words
+from tests.differential.symbols import Moment, Ref, Words
 
 _BROKER, _BROKER_LOGGER = 4, 8
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
@@ -77,10 +77,10 @@ def _transactions(case: Case) -> bool:
     if case.step.api == "describe_producers":
         return case.difference.path[-1:] == ("last_timestamp",) and _is_late_or_early(case)
     if case.step.api == "produce":
-        # The sequence of a batch that was refused for want of such an id: Kafka remembers it.
+        # The sequence of a batch that was refused for its ids or its epoch: Kafka remembers it.
         # And it holds a sequence that waited for a transaction against batches outside of transactions, too.
         is_outside = _is_outside_of_transactions(case.step)
-        return case.codes == (0, _OUT_OF_ORDER) and (is_outside or _has_named_no_producer(case.before))
+        return case.codes == (0, _OUT_OF_ORDER) and (is_outside or _has_refused_producer(case.before))
     # Before the first one, Kafka has nobody who would know.
     return case.step.api == "describe_transactions" and case.codes == (_NO_TRANSACTION, _NOT_COORDINATOR)
 
@@ -99,16 +99,21 @@ def _is_outside_of_transactions(step: Step) -> bool:
     return any(not batch.get("attributes", 0) & _TRANSACTIONAL for batch in _batches_of(step.body))
 
 
-def _has_named_no_producer(steps: Sequence[Step]) -> bool:
-    """A Produce has said a transactional id that does not have that producer id."""
+def _has_refused_producer(steps: Sequence[Step]) -> bool:
+    """A Produce has named a transactional id that does not have that producer id or epoch."""
     named = [(step.api, step.body.get("transactional_id"), step.body) for step in steps]
     begun = {name for api, name, _ in named if api == "init_producer_id"}
     return any(
-        name not in begun or getattr(batch.get("pid"), "name", None) != name
+        name not in begun or getattr(batch.get("pid"), "name", None) != name or not _has_own_epoch(batch)
         for api, name, body in named
         if api == "produce" and name is not None
         for batch in _batches_of(body)
     )
+
+
+def _has_own_epoch(batch: Any) -> bool:
+    epoch = batch.get("epoch")
+    return isinstance(epoch, Ref) and not epoch.add
 
 
 def _authorisation(case: Case) -> bool:

@@ -9,7 +9,7 @@ from tests.differential.compare import ITEMS, Difference, compare
 from tests.differential.rules import Case, rule_for
 from tests.differential.runner import without_ruled
 from tests.differential.steps import Step
-from tests.differential.symbols import Batch, Moment, Words
+from tests.differential.symbols import Batch, Moment, Ref, Words
 from tests.differential.work import Notes
 
 
@@ -203,6 +203,19 @@ def test_rule_of_producer_time_needs_batch_behind_marker() -> None:
 
     assert rule(0) == "transactions"
     assert rule(16) is rule(0, kproc="T0+7") is rule(0, open_from=3) is None
+
+
+def test_rule_of_sequences_needs_a_refused_producer() -> None:
+    def rule(epoch: Any, name: str = "x") -> str | None:
+        batch = Batch(records=["r"], attributes=16, pid=Ref("pid", "x"), epoch=epoch)
+        body = {"transactional_id": name, "topic_data": [{"partition_data": [{"records": [batch]}]}]}
+        step = Step(0, "produce", 9, body)
+        before = [Step(0, "init_producer_id", 4, {"transactional_id": "x"}), step]
+        return rule_for(Case(step, Difference(("error_code",), 0, 45), {}, {}, before))
+
+    own = Ref("epoch", "x")
+    assert rule(32767) == rule(own._replace(add=1)) == rule(own, name="y") == "transactions"
+    assert rule(own) is None
 
 
 def share_answer(*acquired: tuple[int, int], code: int = 0) -> dict[str, Any]:
