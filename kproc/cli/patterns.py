@@ -35,7 +35,7 @@ def is_topic_pattern(name: str) -> bool:
 
 
 def matching_topics(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the names without duplicates, with patterns replaced by the known topics that they match, in order.
+    """Return the names in the order of `patterns`, without duplicates. A pattern gives its matches in `known`, sorted.
 
     Raise a Failure for a pattern without a match.
     """

@@ -133,7 +133,8 @@ def delete_user(
 ) -> None:
     """Delete a user, after a confirmation or with --yes. It cannot log in any more.
 
-    Its connections stay until their sessions end.
+    With --mechanism, delete its password for this mechanism only, and keep the other one. Its connections stay until
+    their sessions end.
     """
     consent.check("user delete")
     offline = _offline(data, config)

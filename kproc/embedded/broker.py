@@ -386,8 +386,8 @@ class Broker:
 
         kill: end it by SIGKILL, as a crash does. What it has written stays, because the host goes on.
 
-        Fault rules end, and keep their counts. Raises BrokerFailed if the broker does not stop in order or does not
-        start again.
+        Fault rules end, and keep their counts. Snapshots are deleted. Raises BrokerFailed if the broker does not start
+        again, or, after it has started again, if it did not stop in order.
         """
         with self._life_cycle:
             self._restart(kill=kill)

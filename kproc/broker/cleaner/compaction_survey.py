@@ -136,7 +136,7 @@ class CompactionSurvey:
             return None
 
     def mark_uncleanable(self, topic: TopicImage, index: int, problem: Exception) -> None:
-        """Skip a damaged log until the next start, and count it."""
+        """Skip a damaged log until the cleaner starts again, and count it."""
         size_bytes = log_bytes(self._directory / f"{topic.name}-{index}")
         reason = str(problem) or type(problem).__name__
         self._uncleanable[topic.topic_id, index] = Uncleanable(reason, size_bytes)

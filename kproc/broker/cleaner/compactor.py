@@ -182,7 +182,7 @@ class Compactor:
                     )
                 self.survey.postpone(topic, partition.index)
             except Exception as problem:
-                # As in Kafka, a damaged log is skipped until the next start, so that the others are still compacted.
+                # Skip a damaged log until the cleaner starts again, as Kafka does, and compact the others.
                 logger.error(
                     "%s-%d is not compacted until the next start: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),

@@ -26,7 +26,7 @@ ROWS_MAX: Final = 1024  # 1 MiB of address space; only rows in use cost memory.
 _HEAD_WORDS: Final = 8
 _PAGE_WORDS: Final = 512
 REQUESTS_WORD: Final = -(-(_HEAD_WORDS + ROWS_MAX * ROW_WORDS) // _PAGE_WORDS) * _PAGE_WORDS
-SLAB_BYTES: Final = 8 * (REQUESTS_WORD + REQUEST_WORDS)  # 239 MB of address space.
+SLAB_BYTES: Final = 8 * (REQUESTS_WORD + REQUEST_WORDS)  # 239 MiB of address space.
 assert METRIC_WORD + len(METRICS) <= ROW_WORDS, "the slab's rows are too short for the metric table"
 
 

@@ -140,7 +140,10 @@ class Handshakes:
             self._state.press()
 
     def advanced(self, transport: TlsTransport) -> None:
-        """Record that a client has begun its next flight, which counts as progress. Called once per flight."""
+        """Record that a client has begun its next flight. Called once per flight.
+
+        This progress delays the eviction of the handshake for a new client, but not its timeout.
+        """
         del self._begun[transport.fd]
         self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, True)
 

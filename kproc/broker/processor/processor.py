@@ -358,7 +358,10 @@ class Processor(Role):
         return work
 
     def _pressed_ms(self) -> int:
-        """Return how long to sleep, in ms, while a connection waits for room, memory or a migration."""
+        """Return how long to sleep, in ms, while ProcessorState.is_pressed.
+
+        This is the shortest poll interval of what connections wait for. The end of a throttle does not count here.
+        """
         waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
         wait_ms = _STALL_POLL_MS if waits_for_room else STORE_MS if self.table.awaiting_block else 500
         tls = self.handoffs.tls

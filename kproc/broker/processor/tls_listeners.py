@@ -1,4 +1,4 @@
-"""TlsListeners: the broker's TLS listeners as a Processor knows them, without loading any TLS code.
+"""TlsListeners: names and settings from which a Processor makes TLS contexts, without loading any TLS code.
 
 The TLS side (tls_connections.py) is made by `make` at the first TLS connection. The code that wires the broker supplies
 `make`.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class TlsListeners:
-    """Settings and names of the TLS listeners, without any TLS code loaded. One per Processor.
+    """The settings from which TLS contexts are made, without any TLS code loaded. One per Processor.
 
-    `names` has the names by index, also of listeners added at run time.
+    `names` has the names of all listeners by index, also of those without TLS and of those added at run time.
     """
 
     __slots__ = ("config", "make", "names", "on_change", "settings", "ticket_secret")

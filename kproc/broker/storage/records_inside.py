@@ -137,10 +137,11 @@ def _level(codec: Compression | int, config: LogConfig) -> int | None:
 def _check_records(
     raw: bytes, header: BatchHeader, config: LogConfig, now_ms: int, *, check_offsets: bool = True
 ) -> int:
-    """Check every record, as Kafka's LogValidator does. Raises KafkaError that lists all bad records.
+    """Check every record, as Kafka's LogValidator does. Returns the largest timestamp.
 
-    Offsets must be consecutive from 0, as the header's count and last delta promise; Kafka would renumber such a
-    batch. Returns the largest timestamp.
+    Raises KafkaError, which lists the first BAD_RECORDS_NAMED_MAX records without a required key or with a forbidden
+    timestamp. A wrong offset delta raises it at once: the deltas must be consecutive from 0, as the header's count and
+    last delta promise. Kafka would renumber such a batch.
     """
     bad: list[tuple[int, str]] = []
     count = 0

@@ -202,9 +202,9 @@ def _connect(sock: socket.socket, name: str, timeout_ms: int) -> None:
 
 
 def _read_sealed(descriptor: int) -> dict[str, Any] | None:
-    """Return the JSON object in a sealed memfd.
+    """Return the JSON object in a sealed memfd, or None if it has other content.
 
-    Return None for any other file, without reading: it can be endless or block.
+    Also return None for any other file, without reading it: it can be endless or block.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)

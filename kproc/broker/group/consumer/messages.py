@@ -34,7 +34,10 @@ class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_full(self) -> bool:
-        """True if the request has all fields, as the first one after a join or an error."""
+        """True if the request has a rebalance timeout, a subscription and the owned partitions.
+
+        The first request after a join or an error has all of them.
+        """
         has_subscription = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 

@@ -65,7 +65,10 @@ def _send_in_parts(
     on_done: OnCodes,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Send items a part at a time, until `is_over`. `on_done` gets all codes at the end."""
+    """Send items a part at a time, until `is_over`. `on_done` gets the codes of all items at the end.
+
+    Items that were not sent get NOT_COORDINATOR.
+    """
     codes: list[int] = []
 
     def on_part(part: list[int]) -> None:
