@@ -190,7 +190,8 @@ def read_compact_string(data: Buffer, position: int) -> tuple[str | None, int]:
         return None, position
     end = position + length
     if end > len(data) or length > STRING_BYTES_MAX:
-        raise ProtocolError(f"string of {length} bytes, but only {len(data) - position} remain")
+        possible = min(len(data) - position, STRING_BYTES_MAX)
+        raise ProtocolError(f"string of {length} bytes, but at most {possible} are possible")
     return str(data[position:end], "utf-8"), end
 
 

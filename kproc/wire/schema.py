@@ -138,7 +138,8 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
         # Reject compact strings above 32767 bytes, although KIP-482 allows 32-bit lengths, because non-compact fields
         # of records and responses could not hold them.
         if end > len(data) or length > STRING_BYTES_MAX:
-            raise ProtocolError(f"{path}: string of {length} bytes, but only {len(data) - position} remain")
+            possible = min(len(data) - position, STRING_BYTES_MAX)
+            raise ProtocolError(f"{path}: string of {length} bytes, but at most {possible} are possible")
         return data[position:end].decode(), end
 
     return read_string
