@@ -121,7 +121,8 @@ def _follow(
         silent = _report_silent(answer, silent)
         if answer["lost"]:
             print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
-    # Without this call, the watch keeps its place among few for some seconds, as it does after Ctrl-C.
+    # The broker has few places for watches. Without this call, the watch would occupy one for some seconds, as it does
+    # after Ctrl-C.
     with suppress(ClientError):
         connection.operate("monitor", **watch, is_last=True)
 

@@ -91,7 +91,8 @@ class Broker:
         self._given_data = Path(data).absolute() if data is not None else None
         self._port = port
         self._process = self._new_process(start_timeout_ms, stop_timeout_ms)
-        # One start, restart, restore or stop at a time. A cancelled `aio.restart()` goes on in its thread, for example.
+        # Held during a start, restart, restore or stop, because several threads can call them. For example, a cancelled
+        # `aio.restart()` continues in its thread.
         self._life_cycle = threading.RLock()
         self._faults: Faults | None = None
         self._state: BrokerState | None = None

@@ -149,7 +149,7 @@ class RequestRecorder:
         """
         while not self._stopping.wait(_POLL_S):
             # A restart or restore of the broker closes the connection and ends the watch. The next _read() connects and
-            # watches again. Between both a restarting broker has no address.
+            # watches again. It raises BrokerFailed while a restarting broker has no address.
             with contextlib.suppress(ClientError, BrokerFailed):
                 self._read()
 

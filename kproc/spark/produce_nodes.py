@@ -1,6 +1,6 @@
 """ProduceNodes: the brokers of a BatchProducer, their connections and the requests in flight on them.
 
-The producer decides what to send, and what becomes of the batches of a failed connection.
+The producer decides what to send. It also decides which batches of a failed connection are sent again.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
     @property
     def has_answers(self) -> bool:
-        """Both brokers have answered, and kept the connection."""
+        """True if both brokers have answered and kept the connection."""
         return isinstance(self.kproc, dict) and isinstance(self.kafka, dict)
 
     @property
@@ -77,8 +77,8 @@ def _transactions(case: Case) -> bool:
     if case.step.api == "describe_producers":
         return case.difference.path[-1:] == ("last_timestamp",) and _is_late_or_early(case)
     if case.step.api == "produce":
-        # The sequence of a batch that was refused for its ids or its epoch: Kafka remembers it.
-        # And it holds a sequence that waited for a transaction against batches outside of transactions, too.
+        # Kafka remembers the sequence of a batch that it refused for its ids or its epoch. It also compares a sequence
+        # that waited for a transaction with batches outside of transactions.
         is_outside = _is_outside_of_transactions(case.step)
         return case.codes == (0, _OUT_OF_ORDER) and (is_outside or _has_refused_producer(case.before))
     # Before the first one, Kafka has nobody who would know.
@@ -86,7 +86,10 @@ def _transactions(case: Case) -> bool:
 
 
 def _is_late_or_early(case: Case) -> bool:
-    """kproc ignores a marker of coordinator epoch -1, and dates a batch behind a marker by its arrival."""
+    """Return True if the time is that of a marker of coordinator epoch -1, or of a batch behind a marker.
+
+    kproc ignores such a marker, and dates such a batch by its arrival.
+    """
     row = ChainMap(*case.difference.rows)
     is_dated_by_arrival = case.difference.kproc == "NOW" and row.get("current_txn_start_offset") == -1
     return row.get("coordinator_epoch") == -1 or (
@@ -100,7 +103,7 @@ def _is_outside_of_transactions(step: Step) -> bool:
 
 
 def _has_refused_producer(steps: Sequence[Step]) -> bool:
-    """A Produce has named a transactional id that does not have that producer id or epoch."""
+    """Return True if a Produce has named a transactional id that does not have that producer id or epoch."""
     named = [(step.api, step.body.get("transactional_id"), step.body) for step in steps]
     begun = {name for api, name, _ in named if api == "init_producer_id"}
     return any(
@@ -312,9 +315,10 @@ def _header_kept(case: Case) -> bool:
 
 
 def _deleted_records(case: Case) -> bool:
-    """After DeleteRecords: -3 of Kafka may find a record that is gone, a time none in a segment that is to go.
+    """Return True if Kafka's ListOffsets has not noticed a DeleteRecords.
 
-    The last stable offset may be the first one of a batch that has lost records.
+    The timestamp -3 can find a deleted record. A time can find no record if Kafka is about to delete the segment. The
+    last stable offset can be the first offset of a batch that has lost records.
     """
     difference = case.difference
     if case.step.api != "list_offsets" or difference.path[-1] not in ("timestamp", "offset", "leader_epoch"):
@@ -422,7 +426,10 @@ def _as_many_votes(case: Case) -> bool:
 
 
 def _leader_after_another(case: Case) -> bool:
-    """Each broker lets another member lead, after the leader has left. Only the leader gets the list of members."""
+    """Return True if each broker has chosen another leader after the leader had left.
+
+    Only the leader gets the list of members.
+    """
     is_of_leader = case.difference.path[:1] in (("leader",), ("members",))
     if case.step.api != "join_group" or not case.has_answers or not is_of_leader:
         return False
@@ -627,10 +634,10 @@ def _deleted_shared_records(case: Case) -> bool:
 
 
 def _behind_delivered_records(case: Case) -> bool:
-    """An acknowledgement of records that nobody has acquired.
+    """Return True for an acknowledgement of records that nobody has acquired.
 
-    Kafka has in flight the rest of a batch of which only the first records were acquired, and held records that were
-    deleted.
+    In Kafka, more records are in flight: the rest of a batch of which a member has acquired the first records, and
+    records that were deleted while a member held them.
     """
     is_code = case.difference.path[-1:] in (("error_code",), ("acknowledge_error_code",))
     if case.step.api not in _OF_SHARES or not is_code:

@@ -340,7 +340,7 @@ class Cleaner(LinkedRole):
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 
     def _when_let_go(self, then: Callable[[], None]) -> None:
-        """Call `then` when every running Handler has our version of the metadata.
+        """Call `then` when every running Handler has our version of the metadata, and has carried out its deletions.
 
         Then no Handler has a directory open that is not in these metadata. Each Handler has its own link to the
         controller and may be late by any time, because it is busy or stopped.
@@ -358,7 +358,7 @@ class Cleaner(LinkedRole):
             then()
         for index in handlers:
             # Use this call without a partition as a barrier: a Handler replies only when it has the caller's metadata
-            # version.
+            # version and has renamed the directories of all deleted partitions.
             self.send_to_handler(
                 index, ENFORCE_RETENTION, PartitionRequest(self._image.version, "", 0), on_reply
             )

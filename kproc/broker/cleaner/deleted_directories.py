@@ -1,8 +1,8 @@
 """DeletedDirectories: removes the directories of deleted topics, some time after their owners renamed them.
 
-An owner renames a directory as soon as it hears of the deletion. It does not remove it: it may have died, and unlinking
-large files stalls a process. A directory that no owner has renamed, because its owner died before it heard of the
-deletion, is renamed here after every Handler has the metadata without the topic.
+An owner renames the directories of a deleted topic. It does not remove them, because unlinking large files stalls a
+process. If an owner dies before it has renamed all of them, the cleaner renames the others after every Handler has the
+metadata without the topic.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class DeletedDirectories:
     def _rename_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
         """Rename directories of deleted topics that no owner has renamed, so that the next call of `remove` finds them.
 
-        Their owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
-        alive and only late, it has closed the directories by the time they are renamed. Removing a directory can take
-        seconds, and a new topic can have the path by then.
+        Their owner died before it had renamed them, and its successor never heard of the topic. If the owner is alive
+        and only late, it has closed the directories by the time they are renamed. Do not remove them under their names,
+        because that can take seconds, and a new topic can have one of the paths by then.
         """
 
         def rename() -> None:

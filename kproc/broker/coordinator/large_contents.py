@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from kproc.common.errors import ErrorCode, KafkaError
 
-# Contents with more bytes than the first number are counted. All of a Handler may have the second together. Kafka's
-# clients send some hundred bytes.
+# Contents with more bytes than the first number are counted. All counted contents of a Handler together may have the
+# second number of bytes. Kafka's clients send some hundred bytes.
 LARGE_BYTES: Final = 16 << 10
 LARGE_BYTES_MAX: Final = 64 << 20
 # The memory of a name or protocol beside the string: its place in the tuple, and its row in the counts of its group.
@@ -37,7 +37,7 @@ class SubscriptionContent(NamedTuple):
 
 
 class GroupContent(NamedTuple):
-    """Contents that one group, or one member of it, does not share with others. They count by their size."""
+    """Content that one group, or one member of it, does not share with others. Only its size is known here."""
 
     group_id: str
     member_id: str  # Empty for contents of the group.
@@ -49,7 +49,7 @@ C = TypeVar("C", bound=Content)
 
 
 class LargeContent(Generic[C]):
-    """A large content. Each of its members, or its group, refers to it."""
+    """Content of more than LARGE_BYTES. The group or the members that have it refer to this object."""
 
     __slots__ = ("__weakref__", "content", "size")
 
@@ -70,7 +70,7 @@ class LargeContents:
         """Return True if these may be stored, in the place of the one that a member or group has now.
 
         `replaced` does not count, although other members can share it. So the bytes can be above the limit by those of
-        one subscription.
+        one content.
         """
         sizes = ((each, each.size) for each in contents)
         added = {each: size for each, size in sizes if size > LARGE_BYTES and each not in self._known}

@@ -274,8 +274,8 @@ class ClientFetch:
                 self.deadline_ns = now_ns + _LOOK_AGAIN_NS
                 self.restart()
                 return
-        # Both refer to this Fetch. In a cycle, the reads of thousands of partitions would stay until a full garbage
-        # collection.
+        # The DelayedFetch and the RemoteReads refer to this Fetch. Release them, because a reference cycle would keep
+        # the reads of thousands of partitions until a full garbage collection.
         self._local = None
         if self._others is not None:
             self._others.cancel()

@@ -67,7 +67,7 @@ _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _TURNS_NS: Final = 1_000_000
 # Size of a Fetch of about 500 partitions.
 _SLOW_FETCH_BYTES: Final = 16_384
-# Above this size any request but a Produce is slow. Many clients can each send one at once, for example a JoinGroup
+# Requests above this size are slow, except Produce. Many clients can send one at the same time, for example a JoinGroup
 # with 1 MB of metadata, which takes 1.2 ms.
 _SLOW_BYTES: Final = 65_536
 # Records of one Processor that a Handler handles in one duty cycle.
@@ -401,8 +401,8 @@ class ClientRequests:
     def _rests_slow(self) -> bool:
         """Return True if a slow request must wait for a later duty cycle: a long one, or a Fetch of many partitions.
 
-        Decoding such a Fetch takes up to 25 ms. So `resume_resting` lets one slow request run in each duty cycle: the
-        first call gets False.
+        Decoding such a Fetch takes up to 25 ms. Therefore one slow request runs in a duty cycle: only the first call
+        during `resume_resting` returns False.
         """
         may_run, self._may_run_slow = self._may_run_slow, False
         return not may_run

@@ -1,9 +1,10 @@
 """RequestMonitor: the requests of one Handler's clients while somebody watches them by `kproc monitor`.
 
-A watch begins with its first call and ends with its last one, or when nobody has called for some seconds. Between two
-calls it stores a bounded number of lines and counts the others as lost. While there is a watch, the monitor takes the
-place of the request log (request_log.py): every request uses the general path, and no fast path is learned. While
-there is none, no request is checked for it.
+A watch begins with its first call. It ends with a call that is marked as the last one (`is_last`), or when nobody has
+called for some seconds. Between two calls it stores a bounded number of lines and counts the others as lost.
+
+While there is a watch, the monitor takes the place of the request log (request_log.py): every request uses the general
+path, and no fast path is learned. While there is none, no request is checked for it.
 
 A client calls one Handler, which calls the others and joins their lines. A client of the control listener calls the
 controller, which calls all Handlers (observe/request_lines.py).

@@ -4,8 +4,8 @@ Roles count the writes that failed because the disk was full.
 
 "Full" means that a write failed, not that a threshold was crossed: 300 kB are enough for most records and not for a
 batch of 500 kB. The disk counts as full until there is more room than that write needed and no write has failed for a
-second. The second condition covers quotas, which the free bytes of a file system do not show. A file system without
-free inodes is full, too: appends succeed until they need a new file.
+second. The second condition covers quotas, which the free bytes of a file system do not show. The disk also stays full
+as long as its file system has no free inode, because every write that needs a new file fails.
 
 The disk "fills" if the free bytes will be gone within a day at the rate of the last hour. The rate is known ten minutes
 after the start.

@@ -66,7 +66,7 @@ def rename_aside(fs: Fs, directory: Path) -> Path | None:
 def rename_checked(
     fs: Fs, directory: Path, rename: Callable[[Fs, Path], Path | None], is_expected: Callable[[Path], bool]
 ) -> Path | None:
-    """Rename a directory if it is the expected one, also after the rename. Return its new path, else None.
+    """Rename a directory if `is_expected` accepts it before and after the rename. Return its new path, else None.
 
     Between the check and the rename, the controller can move the directory away and a Handler can create that of a new
     topic with the same name. The new topic's directory is then renamed back.

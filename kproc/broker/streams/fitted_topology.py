@@ -39,7 +39,8 @@ class FittedTopology:
     def fit(self, topology: Topology) -> ConfiguredTopology:
         """Fit the topology to the topics that exist now.
 
-        Raises STREAMS_INVALID_TOPOLOGY if that is impossible, and GROUP_MAX_SIZE_REACHED if the result has no room.
+        Raises STREAMS_INVALID_TOPOLOGY if that is impossible. Raises GROUP_MAX_SIZE_REACHED if the topology with its
+        tasks has grown beyond the Handler's limit of memory.
         """
         configured, version = self.configured, self._topics.version
         is_new = configured is None or topology is not self._topology

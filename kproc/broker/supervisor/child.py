@@ -51,8 +51,8 @@ from kproc.common.errors import Corrupt, FatalError
 logger = logging.getLogger(__name__)
 
 # Thresholds of Python's cyclic garbage collector, far above its defaults: reference counts free the objects of a
-# request, and the collector only has to find rare cycles. A collection of the middle generation visits up to 10 times
-# 50,000 objects, because a million take 270 ms.
+# request, and the collector only has to find rare cycles. A collection of the middle generation visits at most
+# 10 times 50,000 objects, because a million would take 270 ms.
 _GC_THRESHOLD: Final = (50_000, 10, 250)
 # Longest sleep of the role in ms while the supervisor waits for its report, such as "ready" or "drained".
 _NEWS_MS: Final = 2

@@ -59,8 +59,8 @@ def complete_import(fs: Fs, data: Path) -> list[str]:
 
 
 def _clear(fs: Fs, target: Path) -> None:
-    """Move the partition away that is to be replaced: an empty one, which was created with its topic."""
-    # The import has checked that it is empty. Somebody may have copied files back since the import was killed.
+    """Move away the partition that a copy replaces. It is empty, because it was created with its topic."""
+    # The import has checked that it is empty, but somebody may have copied files back since the import was killed.
     if fs.exists(target) and holds_records(fs, target):
         set_aside(fs, target, "an interrupted import was completed, and other records were in its place")
     else:

@@ -90,8 +90,8 @@ def import_partitions(
 ) -> list[ImportedPartition]:
     """Import directories of partitions, or all partitions of a data directory, into the data directory of `config`.
 
-    Everything is checked before the first file is copied. If an import of these partitions was interrupted and is
-    complete by now, they are only returned. Raises FatalError, Corrupt and StorageFailure.
+    Everything is checked before the first file is copied. If opening the data directory has completed an interrupted
+    import of these partitions, return them and copy nothing. Raises FatalError, Corrupt and StorageFailure.
 
     dry_run: only check, and return the partitions that would be imported.
     """

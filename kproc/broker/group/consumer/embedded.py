@@ -119,9 +119,9 @@ def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
 
 
 def subscription_version(metadata: bytes) -> int:
-    """Return the version of a subscription, in which its member gets assignments. Data without one have version 0.
+    """Return a subscription's version. Its member gets assignments of this version. Data that are too short have 0.
 
-    A member may list further protocols, whose metadata a JoinGroup to a consumer group does not check.
+    The metadata can be any bytes, because a JoinGroup to a consumer group checks only those of the first protocol.
     """
     if len(metadata) < INT16.size:
         return 0
