@@ -218,6 +218,21 @@ def test_rule_of_sequences_needs_a_refused_producer() -> None:
     assert rule(own) is None
 
 
+def test_rules_of_strict_checks_need_their_requests() -> None:
+    def rule(api: str, kproc: int, kafka: int, text: str = "", magic: int = 1) -> str | None:
+        body = {"resources": [], "topic_data": [{"partition_data": [{"records": [Batch(records=["r"], magic=magic)]}]}]}
+        rows = ({"resource_type": 2, "resource_name": "t"},)
+        difference = Difference(("responses", "error_code"), kproc, kafka, rows)
+        return rule_for(Case(Step(0, api, 1, body), difference, {"error_message": text}, {}))
+
+    empty = "Configuration 'a' values must not be empty."
+    for kafka in (0, 3):
+        assert rule("incremental_alter_configs", 40, kafka, empty) == "lists in a request"
+    assert rule("incremental_alter_configs", 40, 17, empty) is rule("incremental_alter_configs", 40, 0, "other") is None
+    assert rule("produce", 76, 87) == "an old batch format with zstd"
+    assert rule("produce", 76, 87, magic=2) is rule("produce", 76, 0) is None
+
+
 def share_answer(*acquired: tuple[int, int], code: int = 0) -> dict[str, Any]:
     """Return the answer to a ShareFetch of one partition; `acquired`: offsets with their delivery counts."""
     ranges = [{"first_offset": at, "last_offset": at, "delivery_count": count} for at, count in acquired]
