@@ -7,6 +7,7 @@ clients is bounded in entries and in bytes; SECURITY.md lists them.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
@@ -24,6 +25,20 @@ def short_name(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARACTERS]
     return f"{name[: NAME_MAX - _DIGEST_CHARACTERS - 1]}~{digest}"
+
+
+def shared_text(text: str) -> str:
+    """Return an equal text that was used before, so that equal texts take memory once, or `text` itself.
+
+    Texts of more than NAME_MAX characters are not shared. sys.intern() would keep the texts of all clients forever with
+    Python 3.12.0 to 3.12.6.
+    """
+    return _cached_text(text) if len(text) <= NAME_MAX else text
+
+
+@lru_cache(maxsize=4096)
+def _cached_text(text: str) -> str:
+    return text
 
 
 class BoundedCache(Generic[K, V]):

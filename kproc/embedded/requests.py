@@ -150,8 +150,11 @@ class RequestRecorder:
         while not self._stopping.wait(_POLL_S):
             # A restart or restore of the broker closes the connection and ends the watch. The next _read() connects and
             # watches again. It raises BrokerFailed while a restarting broker has no address.
-            with contextlib.suppress(ClientError, BrokerFailed):
-                self._read()
+            with self._lock, contextlib.suppress(ClientError, BrokerFailed):
+                # While this thread waited for the lock, stop() may have ended the watch. Another read would begin it
+                # again.
+                if not self._stopping.is_set():
+                    self._read()
 
     def _read(self, *, is_last: bool = False) -> None:
         """Append the requests that the broker has answered since the last call."""

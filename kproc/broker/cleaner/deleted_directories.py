@@ -115,13 +115,16 @@ class DeletedDirectories:
         """
 
         def rename() -> None:
+            is_left = False
             for path in self._left_of(topic):
                 logger.info("removing %s: its topic was deleted while its owner was down", path)
                 try:
                     rename_checked(self._fs, path, rename_for_deletion, partial(self._is_left_of, topic))
                 except StorageFailure as error:
                     logger.warning("cannot rename %s of a deleted topic: %s", path, error)
-                    self.add([topic])
+                    is_left = True
+            if is_left:
+                self.add([topic])
             self.next_ns = self.next_ns or self._delayed_ns()
 
         # Do not wait at a stop, because the Handlers have closed all files already.

@@ -208,13 +208,13 @@ class PartitionTransfer:
     # -- transfer to another Handler ---------------------------------------------------------------------------
 
     def retire(self) -> int:
-        """Close a few retiring partitions that no request waits for. Return their number.
+        """Close a few retiring partitions that no request waits for, first those with claims. Return their number.
 
         Called again after every round of fdatasync, and in each duty cycle while `is_retiring`.
         """
         count = 0
         self.is_retiring = False
-        for key in list(self._retiring):
+        for key in sorted(self._retiring, key=lambda key: key not in self._claims):
             if count == RETIRED_TOGETHER:
                 self.is_retiring = True
                 break

@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-import sys
 from typing import Any, Final
 
 from kproc.broker.processor.connection import Connection
 from kproc.broker.role.handoff import address_text
-from kproc.common.bounded import short_name
+from kproc.common.bounded import shared_text, short_name
 from kproc.wire.header import REQUEST_HEADER
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ def client_of(frame: memoryview) -> tuple[str, str, str]:
         client_id = bytes(frame[REQUEST_HEADER.size : REQUEST_HEADER.size + length]).decode(
             "utf-8", "replace"
         )
-    return sys.intern(short_name(client_id)), UNKNOWN, UNKNOWN
+    return shared_text(short_name(client_id)), UNKNOWN, UNKNOWN
 
 
 def connection_name(connection: Connection) -> str:

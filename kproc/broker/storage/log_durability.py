@@ -203,11 +203,10 @@ class LogDurability:
         unsynced = state.end_offset - state.recovery_point
         if not unsynced:
             return False
-        # If the host's clock was set back since the last sync, its age is unknown: sync at once rather than only when
-        # the clock has caught up.
+        # Take the absolute value, because the host's clock may have been set back since the last sync.
         return (
             unsynced >= state.config.flush_messages
-            or not 0 <= now_ms - self.flushed_ms < state.config.flush_ms
+            or abs(now_ms - self.flushed_ms) >= state.config.flush_ms
             or bool(state.unsynced.segments)
         )
 

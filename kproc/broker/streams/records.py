@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from sys import getsizeof, intern
+from sys import getsizeof
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,7 @@ from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
 from kproc.broker.streams.topology import KeyValue, Topology, memory_of_pairs
+from kproc.common.bounded import shared_text
 from kproc.common.conversion import converter
 from kproc.wire.schema import Field, Schema
 
@@ -269,7 +270,7 @@ def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
     return frozenset(
         (each_id, partition)
         for row in rows
-        for each_id in (intern(row["subtopology_id"]),)
+        for each_id in (shared_text(row["subtopology_id"]),)
         for partition in row["partitions"]
     )
 
@@ -288,7 +289,7 @@ def _owned(fields: dict[str, Any], suffix: str) -> OwnedTasks:
         # Kafka before 4.2 wrote no epochs of tasks. As in Kafka, use the member's epoch for all of its tasks.
         if epochs is None or len(epochs) != len(partitions):
             epochs = [fields["epoch"]] * len(partitions)
-        each_id = intern(row["subtopology_id"])
+        each_id = shared_text(row["subtopology_id"])
         active.update(
             ((each_id, partition), epoch) for partition, epoch in zip(partitions, epochs, strict=True)
         )

@@ -32,7 +32,16 @@ def copy_path(data: Path, name: str) -> Path:
 
 def write_journal(fs: Fs, data: Path, names: Iterable[str]) -> None:
     """Record that the copies of all these partitions are complete and synced. Raises StorageFailure."""
+    sync_directory(fs, data)  # The names of the copies must not be newer than the journal.
     replace_file(fs, data / JOURNAL_FILE, "".join(f"{name}\n" for name in names).encode())
+
+
+def remove_copies(fs: Fs, data: Path, names: Iterable[str]) -> None:
+    """Remove the copies of an import that has failed, and its journal if that exists. Raises StorageFailure."""
+    if fs.unlink(data / JOURNAL_FILE):
+        sync_directory(fs, data)
+    for name in names:
+        fs.remove_tree(copy_path(data, name))
 
 
 def complete_import(fs: Fs, data: Path) -> list[str]:
@@ -47,11 +56,17 @@ def complete_import(fs: Fs, data: Path) -> list[str]:
     names = content.decode(errors="replace").splitlines()
     if not all(parse_partition_directory_name(name) and "/" not in name for name in names):
         raise Corrupt(f"{path}: each line must name a partition's directory, such as orders-0")
+    # A copy that does not exist is in place already.
+    copied = dict.fromkeys(name for name in names if fs.exists(copy_path(data, name)))
     for name in names:
-        # A copy that does not exist is in place already.
-        if fs.exists(copy_path(data, name)):
-            _clear(fs, data / name)
-            fs.rename(copy_path(data, name), data / name)
+        if name not in copied and not fs.exists(data / name):
+            raise Corrupt(
+                f"{path}: {name} was copied by an import, but neither {copy_path(data, name).name} nor {name} exists; "
+                f"remove {JOURNAL_FILE} and import again"
+            )
+    for name in copied:
+        _clear(fs, data / name)
+        fs.rename(copy_path(data, name), data / name)
     sync_directory(fs, data)
     fs.unlink(path)
     logger.info("partitions=imported count=%d directory=%s", len(names), data)

@@ -47,7 +47,7 @@ from kproc.broker.storage.offset_gaps import fill_offset_gaps
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.directory_lock import DirectoryInUse, locked_directory
-from kproc.broker.supervisor.import_journal import complete_import, copy_path, write_journal
+from kproc.broker.supervisor.import_journal import complete_import, copy_path, remove_copies, write_journal
 from kproc.common.clock import SystemClock
 from kproc.common.errors import Corrupt, FatalError
 
@@ -135,17 +135,23 @@ def _import_all(
 
     No partition gets its final name before all of them are copied.
     """
-    copies = _copy_all(fs, data, image, sources)
-    checkpoints.remove_clean_shutdown(fs, data)
-    # Discard the target's checkpointed offsets, which belong to the replaced files. Otherwise an imported log that ends
-    # below its recovery point would be rejected.
-    discard_offsets(
-        fs,
-        data,
-        {(image.topics_by_name[source.topic].topic_id, source.partition) for source in sources},
-        {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()},
-    )
-    write_journal(fs, data, [source.name for source in sources])
+    names = [source.name for source in sources]
+    try:
+        copies = [_copy_partition(fs, data, image, source) for source in sources]
+        checkpoints.remove_clean_shutdown(fs, data)
+        # Discard the target's checkpointed offsets, which belong to the replaced files. Otherwise an imported log that
+        # ends below its recovery point would be rejected.
+        discard_offsets(
+            fs,
+            data,
+            {(image.topics_by_name[source.topic].topic_id, source.partition) for source in sources},
+            {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()},
+        )
+        write_journal(fs, data, names)
+    except BaseException:
+        # For example, the disk is full.
+        remove_copies(fs, data, names)
+        raise
     complete_import(fs, data)
     return copies
 
@@ -155,21 +161,6 @@ def _planned(fs: Fs, source: _ImportSource) -> ImportedPartition:
     segments = len(segment_bases(fs, source.path))
     converted = convert_partition(fs, source.path, dry_run=True)
     return ImportedPartition(*source, segments, converted.records)
-
-
-def _copy_all(
-    fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]
-) -> list[ImportedPartition]:
-    """Copy all partitions to temporary names.
-
-    If one copy fails, for example because the disk is full, remove them all.
-    """
-    try:
-        return [_copy_partition(fs, data, image, source) for source in sources]
-    except BaseException:
-        for source in sources:
-            fs.remove_tree(copy_path(data, source.name))
-        raise
 
 
 def _sources(fs: Fs, path: Path) -> list[_ImportSource]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.coordinator import topic_coordinators
-from kproc.common.bounded import NAME_MAX, BoundedCache, short_name
+from kproc.common.bounded import NAME_MAX, BoundedCache, shared_text, short_name
 
 LONG = "n" * 32_000
 
@@ -19,6 +19,13 @@ def test_short_name_keeps_long_names_apart() -> None:
     assert first != second
     assert len(first) == len(second) == NAME_MAX
     assert short_name("\ud800" * 300)
+
+
+def test_equal_texts_of_a_name_are_shared() -> None:
+    for length in (1, NAME_MAX):
+        assert shared_text("".join(["x"] * length)) is shared_text("".join(["x"] * length))
+    first, second = LONG + "a", "".join([LONG, "a"])
+    assert (shared_text(first) is first, shared_text(second) is second) == (True, True)
 
 
 def test_bounded_cache_is_emptied_at_its_entries_or_bytes() -> None:

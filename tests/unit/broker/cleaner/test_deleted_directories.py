@@ -139,6 +139,38 @@ def test_directory_of_topic_recreated_during_removal_stays(
     assert checkpoints.read_partition_metadata(OsFs(), kept) == new_id
 
 
+def test_topic_whose_directories_cannot_be_renamed_waits_once(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    """Otherwise the topic would wait three times as often after each round."""
+
+    class RejectingFs(OsFs):
+        def rename(self, source: Path, target: Path) -> bool:
+            if source.name in names:
+                raise StorageFailure(errno.EACCES, f"rename {source}")
+            return super().rename(source, target)
+
+    names = [f"t-{index}" for index in range(3)]
+    rig = start(fs=RejectingFs())
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000)
+    rig.create("t", 3)
+    for name in names:
+        (tmp_path / name).mkdir()
+        topic_id = rig.cluster.image.topics_by_name["t"].topic_id
+        checkpoints.write_partition_metadata(OsFs(), tmp_path / name, topic_id)
+    rig.delete("t")
+    for index in range(2):
+        rig.cleaner.detach(handler_id(index))
+    for _ in range(3):
+        rig.advance_ms(CHECK_MS + DELAY_MS)
+        assert len(rig.cleaner._deleted._topics) == 1
+    names.clear()
+    for _ in range(3):
+        rig.advance_ms(CHECK_MS + DELAY_MS)
+    assert not rig.cleaner._deleted._topics
+    assert not list(tmp_path.glob("t-*"))
+
+
 def test_deleted_directory_of_an_existing_topic_stays(rig: CleanerRig) -> None:
     """The metadata were restored from a copy that is older than the deletion."""
     rig.clock.set_wall_ms(time.time_ns() // 1_000_000)

@@ -129,6 +129,26 @@ def test_former_owner_closes_a_few_partitions_in_each_cycle(
     assert parts_of(rig.handler(0)).transfers.is_idle
 
 
+def test_former_owner_closes_claimed_partitions_first(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.broker.handler.partition_transfer.RETIRED_TOGETHER", 1)
+    rig = start(handlers=2)
+    rig.set_handler_count(1)
+    rig.create_topic("t", partitions=32)
+    for index in range(32):
+        rig.open("t", index)
+    rig.set_handler_count(2, settles=False)
+    handler = rig.handler(0)
+    rig.run_cycle(handler)
+    transfers = parts_of(handler).transfers
+    last = list(transfers._retiring)[-1]
+    transfers._claims[last] = []
+    transfers.retire()
+    assert last not in transfers._retiring
+    rig.settle()
+
+
 def test_offsets_and_producers_go_along(start: Start) -> None:
     rig, index = start_with(start)
     for number in range(6):

@@ -206,12 +206,18 @@ def test_owner_reads_hidden_records(log: Log) -> None:
 
 
 def test_flush_is_due_at_once_after_the_clock_was_set_back(rig: LogRig) -> None:
-    """Otherwise flush.ms would wait until the clock has caught up, which can take a year."""
+    """Otherwise flush.ms would wait until the clock has caught up, which can take a year. Without flush.ms none is."""
     rig.config = LogConfig(flush_ms=1_000)
     log = rig.open()
     log.durability.sync()
     append_one(log, batch("a"))
     assert not log.durability.is_flush_due(rig.clock.wall_ms() + 999)
     assert log.durability.is_flush_due(rig.clock.wall_ms() + 1_000)
-    assert log.durability.is_flush_due(rig.clock.wall_ms() - 1)
+    assert not log.durability.is_flush_due(rig.clock.wall_ms() - 999)
+    assert log.durability.is_flush_due(rig.clock.wall_ms() - 1_000)
+    rig.config = LogConfig()
+    log.close(clean=False)
+    log = rig.open()
+    append_one(log, batch("b"))
+    assert not log.durability.is_flush_due(0)
     log.close(clean=False)

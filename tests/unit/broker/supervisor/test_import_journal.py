@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from kproc.broker.cluster.controller import ControllerState, do_at_once
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.fs import DiskFull, OsFs
 from kproc.broker.storage.set_aside import list_set_aside
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.import_journal import JOURNAL_FILE, copy_path, write_journal
@@ -95,6 +96,7 @@ def test_start_completes_an_import_and_keeps_other_records(tmp_path: Path) -> No
     make_target(data)
     (data / "t-0" / SEGMENT).write_bytes(b"other")
     copy_path(data, "t-0").mkdir()
+    (data / "t-1").mkdir()
     write_journal(FS, data, NAMES)
     directory = DataDirectory(config_of(data))
     directory.close()
@@ -110,3 +112,29 @@ def test_damaged_import_journal_is_rejected_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "data" / JOURNAL_FILE).write_bytes(content)
         with pytest.raises(FatalError, match=r"\.kproc-import: each line must name a partition's directory"):
             DataDirectory(config_of(tmp_path / "data"))
+
+
+def test_journal_without_copy_and_partition_is_rejected(tmp_path: Path) -> None:
+    """Somebody has removed the copies. The import must not count as complete."""
+    data = tmp_path / "data"
+    make_target(data)
+    write_journal(FS, data, ["t-1"])
+    with pytest.raises(FatalError, match=r"neither t-1\.importing nor t-1 exists; remove \.kproc-import and import"):
+        DataDirectory(config_of(data))
+
+
+def test_import_that_cannot_write_its_journal_leaves_nothing(tmp_path: Path) -> None:
+    class FullFs(OsFs):
+        def rename(self, source: Path, target: Path) -> bool:
+            if target.name == JOURNAL_FILE:
+                raise DiskFull(errno.ENOSPC, f"rename {source}")
+            return super().rename(source, target)
+
+    sources = make_source(tmp_path / "kafka")
+    data = tmp_path / "data"
+    make_target(data)
+    with pytest.raises(DiskFull):
+        import_partitions(config_of(data), sources, FullFs())
+    assert not any(copy_path(data, name).exists() for name in NAMES)
+    assert not (data / JOURNAL_FILE).exists()
+    import_partitions(config_of(data), sources)
