@@ -1,7 +1,8 @@
 """Finds a broker's bottleneck from two responses to `status`: the busiest stage, and the reason in words.
 
 A stage that works nearly all of the time delays the stages before it, and so does a stage that waits for the disk.
-Roles that hang and configured limits are checked first, because they hide all other causes.
+Roles that hang and configured limits are checked first, because they hide all other causes. A long wait for a Handler
+that is not busy comes before the disk: the Handler is paused or gets no core.
 """
 
 from __future__ import annotations
@@ -19,14 +20,24 @@ _FULL: Final = 0.5
 _BLOCKED: Final = 0.2
 _QUIET_PER_S: Final = 1.0
 _SYNC_SHARE: Final = 0.5
+_SYNCS_LEAST: Final = 5  # Fewer syncs between two statuses say nothing about the disk.
+_SYNC_SLOW_MS: Final = 20.0  # A disk that syncs faster than this works as disks do.
+_QUEUE_SLOW_MS: Final = 5.0  # A Handler that has time takes a request within about 1 ms.
+_QUEUE_SLOW_BUSY_MS: Final = 50.0  # Waiting for a core of a busy host rarely takes this long.
+_TIMED_LEAST: Final = 3
+_PAUSED: Final = 0.5  # Handlers below this share are not busy enough to explain a long wait for them.
 _HOST_BUSY: Final = 0.95
 
 
 class Finding(NamedTuple):
-    """The bottleneck: `stage` names it in a word or two, and `reason` explains it in a sentence."""
+    """The bottleneck: `stage` names it in a word or two, and `reason` explains it in a sentence.
+
+    is_normal: the stage has the largest part of the time, but it is as fast as on other hosts.
+    """
 
     stage: str
     reason: str
+    is_normal: bool = False
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -81,7 +92,12 @@ def find_bottleneck(
     stuck = [row for row in rows if row["role"] == "processor" and row["ring_fill"] >= _FULL]
     if stuck:
         return Finding("request ring", f"{name_of(stuck[0])}'s is {100 * stuck[0]['ring_fill']:.0f} % full")
-    return _disk(status, before) or _host(rows, host_busy) or _quiet(status, before, shares, seconds)
+    return (
+        _queue(status, before, shares, host_busy)
+        or _disk(status, before)
+        or _host(rows, host_busy)
+        or _quiet(status, before, shares, seconds)
+    )
 
 
 def _host(rows: list[Mapping[str, Any]], host_busy: float | None) -> Finding | None:
@@ -118,19 +134,89 @@ def _limits(status: Status) -> Finding | None:
     return None
 
 
+def _queue(
+    status: Status, before: Status | None, shares: Mapping[str, float | None], host_busy: float | None
+) -> Finding | None:
+    """Return a finding if requests wait long for a Handler, and longer than Produce waits for the disk.
+
+    If all cores of the host are busy, they explain shorter waits.
+    """
+    is_busy = host_busy is not None and host_busy >= _HOST_BUSY
+    least_ms = _QUEUE_SLOW_BUSY_MS if is_busy else _QUEUE_SLOW_MS
+    means = {api["request"]: _means(api, before) for api in status["apis"]}
+    slow = {
+        name: mean
+        for name, mean in means.items()
+        if mean is not None and mean.timed >= _TIMED_LEAST and mean.queue_ms >= max(least_ms, mean.local_ms)
+    }
+    if not slow:
+        return None
+    name = max(slow, key=lambda each: slow[each].queue_ms)
+    queue_ms, produce = slow[name].queue_ms, means.get("Produce")
+    if produce is not None and produce.remote_ms > queue_ms:
+        return None
+    handlers = [share for role, share in shares.items() if role.startswith("handler") and share is not None]
+    busiest = max(handlers, default=0.0)
+    why = (
+        _hint(status["processes"], "handler")
+        if busiest >= _PAUSED
+        else "one is paused (state T in ps -o pid,stat,args), or gets no core"
+    )
+    waits = f"{name} waits {queue_ms:.0f} of {slow[name].total_ms:.0f} ms for a Handler"
+    return Finding("Handlers", f"{waits}, and the busiest works {100 * busiest:.0f} %: {why}")
+
+
 def _disk(status: Status, before: Status | None) -> Finding | None:
     """Return a finding if Produce waits mostly for fdatasync, which is the time after the append."""
     produce = next((api for api in status["apis"] if api["request"] == "Produce"), None)
-    if produce is None or not produce["timed"] or before is None:
+    mean = _means(produce, before) if produce is not None else None
+    if mean is None or before is None:
         return None
     syncs = sum(row["counters"]["syncs"] for row in status["processes"])
     synced = syncs - sum(row["counters"]["syncs"] for row in before["processes"])
-    remote, total = produce["times"]["RemoteTimeMs"]["mean"], produce["times"]["TotalTimeMs"]["mean"]
-    if synced <= 0 or total <= 0 or remote / total < _SYNC_SHARE:
+    remote_ms, total_ms = mean.remote_ms, mean.total_ms
+    if synced < _SYNCS_LEAST or total_ms <= 0 or remote_ms / total_ms < _SYNC_SHARE:
         return None
-    return Finding(
-        "disk sync", f"acks=all waits {remote:.1f} of {total:.1f} ms for fdatasync ({synced} rounds)"
-    )
+    reason = f"acks=all waits {remote_ms:.1f} of {total_ms:.1f} ms for fdatasync ({synced} rounds)"
+    return Finding("disk sync", reason, is_normal=remote_ms < _SYNC_SLOW_MS)
+
+
+class _Means(NamedTuple):
+    """The mean times in ms of an API's requests between two statuses, and how many were timed."""
+
+    timed: int
+    queue_ms: float
+    local_ms: float
+    remote_ms: float
+    total_ms: float
+
+
+def _means(api: Mapping[str, Any], before: Status | None) -> _Means | None:
+    """Return the means of the interval, or None if no request of the API was timed in it."""
+    if before is None:
+        return None
+    nothing: Mapping[str, Any] = {"timed": 0, "times": {}}
+    earlier = next((each for each in before["apis"] if each["request"] == api["request"]), nothing)
+    parts = ("RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "TotalTimeMs")
+    means = [mean_between(api, earlier, part) for part in parts]
+    known = [mean for mean in means if mean is not None]
+    return _Means(api["timed"] - earlier["timed"], *known) if len(known) == len(parts) else None
+
+
+def mean_between(api: Mapping[str, Any], before: Mapping[str, Any], part: str) -> float | None:
+    """Return the mean duration in ms of one phase, such as RemoteTimeMs, of the requests between two statuses."""
+    count = api["timed"] - before["timed"]
+    if count <= 0:
+        return None
+    return max(0.0, (_sum_ms(api, part) - _sum_ms(before, part)) / float(count))
+
+
+def _sum_ms(api: Mapping[str, Any], part: str) -> float:
+    if not api["timed"]:
+        return 0.0
+    times: Mapping[str, Any] = api["times"][part]
+    # An older kproc broker sends no sum. Compute it from the rounded mean.
+    return float(times.get("sum", times["mean"] * api["timed"]))
 
 
 def _quiet(

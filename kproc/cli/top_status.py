@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kproc.broker.metrics.histogram import Histogram
-from kproc.cli.bottleneck import busy_share, find_bottleneck, name_of, request_rate
+from kproc.cli.bottleneck import busy_share, find_bottleneck, mean_between, name_of, request_rate
 from kproc.cli.clients import STATES, add_rates
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.status import offline_lines
@@ -104,17 +104,18 @@ def processes_snapshot(
     """Return the roles, with the bottleneck and the broker's problems, from two successive statuses."""
     earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
     rows = [_process(row, earlier.get(name_of(row)), seconds) for row in status["processes"]]
-    stage, reason = find_bottleneck(status, before, seconds, host_busy)
+    stage, reason, is_normal = find_bottleneck(status, before, seconds, host_busy)
     head: list[Line] = [[StyledText(_broker_line(status, before, seconds, rows))]]
     if notice is not None:
         head.append([StyledText("notice ", "bold yellow"), StyledText(notice)])
-    style = "bold" if stage == "none" else "bold red"
-    head.append([StyledText("bottleneck ", "bold"), StyledText(stage, style), StyledText(f": {reason}")])
+    style = "bold" if stage == "none" or is_normal else "bold red"
+    text = f": {reason}{' (normal)' if is_normal else ''}"
+    head.append([StyledText("bottleneck ", "bold"), StyledText(stage, style), StyledText(text)])
     if status.get("problem"):
         head.append([StyledText("problem ", "bold red"), StyledText(status["problem"])])
     head += [[StyledText(line, "red")] for line in _some_offline_lines(status)]
     values = {
-        "bottleneck": {"stage": stage, "reason": reason},
+        "bottleneck": {"stage": stage, "reason": reason, "is_normal": is_normal},
         "problem": status.get("problem"),
         "notice": notice,
         "uptime_ms": status["uptime_ms"],
@@ -284,24 +285,8 @@ def _api(api: Row, earlier: Mapping[int, Row] | None, seconds: float) -> dict[st
     if recent.count:
         row["p50_ms"], row["p99_ms"] = recent.quantile(0.5) / 1000, recent.quantile(0.99) / 1000
         for key, part in _PARTS.items():
-            row[key] = _mean_between(api, before, part)
+            row[key] = mean_between(api, before, part)
     return row
-
-
-def _mean_between(api: Row, before: Row, part: str) -> float | None:
-    """Return the mean duration in ms of one phase, such as RemoteTimeMs, of the requests between two statuses."""
-    count = api["timed"] - before["timed"]
-    if count <= 0:
-        return None
-    return max(0.0, (_sum_ms(api, part) - _sum_ms(before, part)) / float(count))
-
-
-def _sum_ms(api: Row, part: str) -> float:
-    if not api["timed"]:
-        return 0.0
-    times: Row = api["times"][part]
-    # An older kproc broker sends no sum. Compute it from the rounded mean.
-    return float(times.get("sum", times["mean"] * api["timed"]))
 
 
 def _api_style(row: Row) -> str:

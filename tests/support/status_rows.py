@@ -60,10 +60,16 @@ def start(now: dict[str, Any]) -> dict[str, Any]:
 
 
 def api(
-    name: str = "Produce", *, remote: float = 0.0, total: float = 1.0, requests: int = 100
+    name: str = "Produce",
+    *,
+    remote: float = 0.0,
+    total: float = 1.0,
+    queue: float = 0.1,
+    requests: int = 100,
 ) -> dict[str, Any]:
     times = {each: {"mean": 0.1, "p50": 0.1, "p99": 0.1, "max": 0.1} for each in
              ("RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "TotalTimeMs")}  # fmt: skip
+    times["RequestQueueTimeMs"]["mean"] = queue
     times["RemoteTimeMs"]["mean"], times["TotalTimeMs"]["mean"] = remote, total
     return {"request": name, "key": 0, "requests_total": requests, "errors_total": 0, "timed": 5, "times": times,
             "total_time_buckets": [[40, 3], [50, 2]]}  # fmt: skip
