@@ -30,8 +30,22 @@ def usage_error(message: str) -> NoReturn:
     raise Failure(message, exit_code=2)
 
 
-def explain(resource: object, code: int, message: str | None = None) -> str:
-    """Format the error code of a topic or another resource, with the broker's message or our own words."""
+def name_code(message: str, code: int) -> str:
+    """Append Kafka's name of the error code in parentheses. A code without a name leaves the message unchanged."""
+    from kproc.common.errors import ErrorCode
+
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        return message
+    return f"{message.rstrip('.')} ({name})"
+
+
+def explain(resource: object, code: int, message: str | None = None, *, words: str | None = None) -> str:
+    """Format the error code of a topic or another resource, with the broker's message or our own words.
+
+    words: the whole text of a plain case, such as `unknown group`, which needs no name of the code.
+    """
     from kproc.client import error_text
     from kproc.common.errors import ErrorCode
 
@@ -39,10 +53,9 @@ def explain(resource: object, code: int, message: str | None = None) -> str:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",
         ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
     }
-    if code == ErrorCode.INVALID_REPLICATION_FACTOR:
-        told = (message or error_text(code)).rstrip(".")
-        return f"{resource}: {told}; a broker started with --clamp-replication counts it as 1"
-    return f"{resource}: {known.get(code) or message or error_text(code)}"
+    text = words or known.get(code) or (name_code(message, code) if message else error_text(code))
+    advice = "; a broker started with --clamp-replication counts it as 1"
+    return f"{resource}: {text}{advice if code == ErrorCode.INVALID_REPLICATION_FACTOR else ''}"
 
 
 def one_line(text: str) -> str:

@@ -130,6 +130,8 @@ class GroupMember:
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
+        from kproc.cli.record_sender import describe_error
+
         if self._is_ending:
             return  # The group rebalanced while this member leaves it.
         try:
@@ -139,7 +141,7 @@ class GroupMember:
         begun = []
         for each, committed in zip(partitions, known, strict=True):
             if committed.error is not None:
-                raise Failure(f"group {self._group}: {committed.error.str()}")
+                raise Failure(f"group {self._group}: {describe_error(committed.error)}")
             each.offset = committed.offset
             if committed.offset < 0:
                 each.offset = self._starts.get((each.topic, each.partition), OFFSET_BEGINNING)

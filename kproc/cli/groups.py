@@ -376,7 +376,7 @@ def delete(
         if is_homeless and has_no_groups(client):
             known[ErrorCode.NOT_COORDINATOR] = known[ErrorCode.GROUP_ID_NOT_FOUND]
     refusals = [
-        explain(row["group_id"], row["error_code"], known.get(row["error_code"]))
+        explain(row["group_id"], row["error_code"], words=known.get(row["error_code"]))
         for row in results
         if row["error_code"]
     ]

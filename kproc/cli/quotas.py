@@ -20,6 +20,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.consent import Consent, DryRun
+from kproc.cli.failure import name_code
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
 
@@ -206,6 +207,8 @@ def _refused(code: int, message: str | None) -> Failure:
     from kproc.client import error_text
 
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return Failure("access denied: this needs ALTER_CONFIGS or DESCRIBE_CONFIGS on the cluster")
+        return Failure(
+            name_code("access denied: this needs ALTER_CONFIGS or DESCRIBE_CONFIGS on the cluster", code)
+        )
     known = f" (there are {_KEYS})" if message and message.startswith("Invalid configuration key") else ""
-    return Failure(f"{message or error_text(code)}{known}")
+    return Failure(f"{name_code(message, code) if message else error_text(code)}{known}")

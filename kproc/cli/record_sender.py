@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from kproc.cli.common import connect, librdkafka_security
-from kproc.cli.failure import Failure
+from kproc.cli.failure import Failure, name_code
 from kproc.cli.record_json import BadLine, Outgoing
 from kproc.cli.refusals import DEBUG, Refusals
 
@@ -185,4 +185,9 @@ def describe_error(error: Any) -> str:
         KafkaError._UNKNOWN_PARTITION: "unknown partition",
         KafkaError._MSG_TIMED_OUT: "not delivered in time",
     }
-    return known.get(error.code()) or str(error.str()).removeprefix("Broker: ").removeprefix("Local: ")
+    if error.code() in known:
+        return known[error.code()]
+    # The prefix can also stand in the middle: "Fetch from broker 1 failed: Broker: Topic authorization failed".
+    words = str(error.str()).replace("Broker: ", "").removeprefix("Local: ")
+    # The codes below 0 are librdkafka's own, except for Kafka's UNKNOWN_SERVER_ERROR.
+    return name_code(words, error.code())

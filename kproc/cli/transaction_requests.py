@@ -77,7 +77,7 @@ def describe_transactions(client: Client, ids: list[str]) -> list[Row]:
     if is_homeless and lacks_coordinators(client, TRANSACTION_STATE_TOPIC):
         words[ErrorCode.NOT_COORDINATOR] = words[ErrorCode.TRANSACTIONAL_ID_NOT_FOUND]
     refusals = [
-        explain(row["transactional_id"], row["error_code"], words.get(row["error_code"]))
+        explain(row["transactional_id"], row["error_code"], words=words.get(row["error_code"]))
         for row in rows
         if row["error_code"]
     ]

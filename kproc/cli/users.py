@@ -31,6 +31,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.consent import Consent, DryRun
+from kproc.cli.failure import explain, name_code
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
 
@@ -261,9 +262,7 @@ def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, 
 
 
 def _refused(result: Row) -> Failure:
-    from kproc.client import error_text
-
     code = result["error_code"]
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return Failure("access denied: this needs ALTER or DESCRIBE on the cluster")
-    return Failure(f"{result.get('user', 'users')}: {result['error_message'] or error_text(code)}")
+        return Failure(name_code("access denied: this needs ALTER or DESCRIBE on the cluster", code))
+    return Failure(explain(result.get("user", "users"), code, result["error_message"]))

@@ -365,4 +365,7 @@ def test_command_without_right_prints_the_denial(broker: SecuredBroker, properti
         timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 1
-    assert done.stderr == "kproc: rules: access denied: this needs ALTER or DESCRIBE on the cluster\n"
+    assert done.stderr == (
+        "kproc: rules: access denied: this needs ALTER or DESCRIBE on the cluster "
+        "(CLUSTER_AUTHORIZATION_FAILED)\n"
+    )
