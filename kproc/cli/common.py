@@ -301,19 +301,27 @@ def _options_in(group: Any) -> list[inspect.Parameter]:
     ]
 
 
-def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
-    """Return the broker's metadata of topics, or of all topics for None. Never create a topic."""
-    topics: list[dict[str, Any]] = request_metadata(client, names)["topics"]
+def topic_metadata(
+    client: Client, names: list[str] | None, *, with_operations: bool = False
+) -> list[dict[str, Any]]:
+    """Return the broker's metadata of topics, or of all topics for None. Never create a topic.
+
+    with_operations: also request the operations that the user may do on each topic (kproc/cli/rights.py).
+    """
+    topics: list[dict[str, Any]] = request_metadata(client, names, with_operations=with_operations)["topics"]
     return topics
 
 
-def request_metadata(client: Client, names: list[str] | None) -> dict[str, Any]:
+def request_metadata(
+    client: Client, names: list[str] | None, *, with_operations: bool = False
+) -> dict[str, Any]:
     """Return the Metadata response, with brokers and topics: those in `names`, or all topics for None."""
     from kproc.wire.header import ApiKey
 
     fields = {
         "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
         "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": with_operations,
     }
     return client.call_latest(ApiKey.METADATA, fields)
 

@@ -24,6 +24,7 @@ from kproc.cli.groups import committed_offsets
 from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
 from kproc.cli.offsets import PATIENCE_MS, find_offsets
+from kproc.cli.rights import note_empty_list
 from kproc.cli.share_group import SHARE, start_offsets, total_lag
 from kproc.cli.streams_group import STREAMS
 from kproc.cli.tables import print_count, print_table
@@ -97,6 +98,8 @@ def list_groups(
             cut=("GROUP",),
         )
         print_count(len(rows), "group")
+    if not rows and not wanted:
+        note_empty_list("groups")
     gaps.report()
 
 

@@ -142,10 +142,13 @@ def delete_quotas(
         for key in quotas
     ]
     words = "{result} {quota} of {of}, which is {value:.15g}"
+    # KIP-546: with `remove` the value is ignored, but the field is mandatory.
+    ops = [{"key": key, "value": 0.0, "remove": True} for key in quotas]
+    if consent.needs_plan:
+        _change(bootstrap, names, ops, dry_run=True)
     if not consent.obtain(plan, words, output):
         return
-    # KIP-546: with `remove` the value is ignored, but the field is mandatory.
-    _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
+    _change(bootstrap, names, ops)
     rows = [{"result": "deleted", "of": shown_owner(names), "quota": key} for key in quotas]
     print_done(rows, "{result} {quota} of {of}", output)
 
@@ -211,4 +214,4 @@ def _refused(code: int, message: str | None) -> Failure:
             name_code("access denied: this needs ALTER_CONFIGS or DESCRIBE_CONFIGS on the cluster", code)
         )
     known = f" (there are {_KEYS})" if message and message.startswith("Invalid configuration key") else ""
-    return Failure(f"{name_code(message, code) if message else error_text(code)}{known}")
+    return Failure(name_code(f"{message}{known}", code) if message else error_text(code))

@@ -23,10 +23,12 @@ from kproc.cli.completion import complete_topic_settings, complete_topics
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.failure import explain
 from kproc.cli.offsets import find_offsets
+from kproc.cli.rights import topics_without_right
 from kproc.cli.unserved import Partition
 from kproc.common.reading import EARLIEST, LATEST
 
 if TYPE_CHECKING:
+    from kproc.broker.security.acl import Operation
     from kproc.client import Client
 
 app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True)
@@ -127,17 +129,19 @@ _DELETION = "{result} {name} (partitions: {partitions}, records: {records})"
 def _deletions(client: Client, names: list[str], *, if_exists: bool) -> list[dict[str, Any]]:
     """Return a row for each topic with what its deletion would delete.
 
-    Raise a Failure for an unknown topic unless `if_exists`.
+    Raise a Failure for an unknown topic unless `if_exists`, and for a topic without the right to delete it.
     """
+    from kproc.broker.security.acl import Operation
     from kproc.common.errors import ErrorCode
 
-    topics = topic_metadata(client, list(dict.fromkeys(names)))
+    topics = topic_metadata(client, list(dict.fromkeys(names)), with_operations=True)
     tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
     refusals = [
         explain(topic["name"], topic["error_code"])
         for topic in topics
         if topic["error_code"] not in (0, tolerated)
     ]
+    refusals += topics_without_right(topics, Operation.DELETE)
     if refusals:
         raise Failure("; ".join(refusals))
     found = [topic for topic in topics if not topic["error_code"]]
@@ -183,10 +187,17 @@ def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, out
     print_done(rows, "{result} {name}", output, refusals)
 
 
-def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
-    """Return the metadata of topics. Raise a Failure if one of them does not exist."""
-    topics = topic_metadata(client, names)
+def checked_topics(
+    client: Client, names: list[str], *, needs: Operation | None = None
+) -> list[dict[str, Any]]:
+    """Return the metadata of topics.
+
+    Raise a Failure if one of them does not exist, or if the user may not do the operation `needs` on it.
+    """
+    topics = topic_metadata(client, names, with_operations=needs is not None)
     refusals = [explain(topic["name"], topic["error_code"]) for topic in topics if topic["error_code"]]
+    if needs is not None:
+        refusals += topics_without_right(topics, needs)
     if refusals:
         raise Failure("; ".join(refusals))
     for topic in topics:

@@ -28,6 +28,7 @@ from kproc.cli.completion import complete_topics, complete_transactional_ids
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
+from kproc.cli.rights import note_empty_list, note_unchecked_rights
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
 from kproc.cli.transaction_requests import (
@@ -114,6 +115,8 @@ def list_transactions(
         if rows:
             print_line()
             print_line(f"{', '.join(f'{counts[name]} {name}' for name in STATES if counts[name])}")
+    if not rows and not states and pattern is None and longer_than < 0:
+        note_empty_list("transactional ids")
 
 
 Ids = Annotated[
@@ -205,6 +208,8 @@ def abort(
             assert topic is not None
             assert start_offset is not None
             _abort_hanging(client, topic, partition, start_offset, consent, output)
+    if consent.dry_run:
+        note_unchecked_rights()
 
 
 def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output: Format) -> None:

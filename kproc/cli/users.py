@@ -32,6 +32,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.failure import explain, name_code
+from kproc.cli.rights import require_on_cluster
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
 
@@ -101,7 +102,7 @@ def add_user(
     offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.
     words = "{result} {user} by {mechanism}"
     if dry_run:
-        there = dict(_users(bootstrap, offline)).get(name, {})
+        there = dict(_users(bootstrap, offline, is_change=True)).get(name, {})
         rows = [
             {
                 "result": "would change the password of" if kind.number in there else "would add",
@@ -139,7 +140,7 @@ def delete_user(
     """
     consent.check("user delete")
     offline = _offline(data, config)
-    there = dict(_users(bootstrap, offline)).get(name, {})
+    there = dict(_users(bootstrap, offline, is_change=True)).get(name, {})
     kinds = [kind for kind in _kinds(mechanism) if kind.number in there]
     if not kinds:
         by = f" by {' or '.join(mechanism)}" if mechanism else ""
@@ -241,17 +242,25 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
             raise _refused(result)
 
 
-def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, int]]]:
-    """Return every user, with the iterations of each of its mechanisms."""
+def _users(
+    bootstrap: str, offline: Config | None, *, is_change: bool = False
+) -> list[tuple[str, dict[int, int]]]:
+    """Return every user, with the iterations of each of its mechanisms.
+
+    With `is_change`, raise a Failure if the caller has no right to change users.
+    """
     if offline is not None:
         from kproc.broker.supervisor.offline_metadata import users_of
 
         if not Path(offline.log_dirs).is_dir():
             raise Failure(f"there is no data directory {offline.log_dirs}")
         return users_of(offline)
+    from kproc.broker.security.acl import Operation
     from kproc.wire.header import ApiKey
 
     with connect(bootstrap) as client:
+        if is_change:
+            require_on_cluster(client, Operation.ALTER)
         answer = client.call_latest(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
     if answer["error_code"]:
         raise _refused(answer)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.cli import group_list, lag_age
+from kproc.cli import group_list, lag_age, rights
 from kproc.client import error_text
+from kproc.client.security.settings import ClientSecurity
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch, stamp_append_time
@@ -178,3 +179,14 @@ def test_time_with_log_append_time_is_the_append_time() -> None:
     batch = records(100, 200, 300)
     stamp_append_time(batch, 777)
     assert lag_age.time_of(bytes(batch), 11) == 777
+
+
+def test_empty_list_names_rights_as_a_reason_if_logged_in(
+    broker: ScriptedClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.groups.clear()
+    assert call_kproc(capsys, "group", "list").stderr == ""
+    monkeypatch.setattr(rights, "client_security", ClientSecurity)
+    assert call_kproc(capsys, "group", "list").stderr == (
+        "kproc: no groups are visible to this user: there are none, or the right DESCRIBE is missing\n"
+    )

@@ -1,0 +1,65 @@
+"""Checks the rights of the user for dry runs of requests that a broker cannot validate without doing them.
+
+Brokers report the operations that the user may do as bits (KIP-430): bit n stands for operation n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.cli.common import client_security
+from kproc.cli.failure import Failure, explain, name_code
+from kproc.cli.lines import print_note
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.security.acl import Operation
+    from kproc.client import Client
+
+_UNKNOWN: Final = -(2**31)  # The broker did not report the operations.
+
+
+def topics_without_right(topics: Iterable[Mapping[str, Any]], operation: Operation) -> list[str]:
+    """Return an error for each topic on which the user may not do the operation.
+
+    topics: rows of `topic_metadata(..., with_operations=True)`. Rows with an error, or without the operations because
+    the broker is old, are skipped.
+    """
+    return [
+        explain(topic["name"], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        for topic in topics
+        if not topic["error_code"] and _is_denied(topic.get("topic_authorized_operations"), operation)
+    ]
+
+
+def require_on_cluster(client: Client, operation: Operation) -> None:
+    """Raise a Failure if the user may not do the operation on the cluster."""
+    from kproc.wire.header import ApiKey
+
+    fields = {"include_cluster_authorized_operations": True}
+    cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, fields)
+    if _is_denied(cluster.get("cluster_authorized_operations"), operation):
+        denied = f"access denied: this needs {operation.name} on the cluster"
+        raise Failure(name_code(denied, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+
+def note_empty_list(things: str) -> None:
+    """Print a note that an empty list can mean missing rights, if the connection has a login or TLS.
+
+    Brokers leave out what the user may not describe, without an error.
+    """
+    if client_security() is not None:
+        print_note(
+            f"kproc: no {things} are visible to this user: there are none, or the right DESCRIBE is missing"
+        )
+
+
+def note_unchecked_rights() -> None:
+    """Print a note that a dry run did not check the rights, if the connection has a login or TLS."""
+    if client_security() is not None:
+        print_note("kproc: the dry run did not check whether this user has the right to do it")
+
+
+def _is_denied(operations: int | None, operation: Operation) -> bool:
+    return operations not in (None, _UNKNOWN) and not operations >> operation & 1
