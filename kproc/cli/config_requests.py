@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Kafka's numbers of resource types (ConfigResource.Type).
 TOPIC, BROKER, LOGGERS, GROUP = 2, 4, 8, 32
+HIDDEN: Final = "(hidden)"
+"""The value of a secret in the output."""
 SET_ON_TOPIC: Final = 1
 """The source of a value that is set on the topic itself (DYNAMIC_TOPIC_CONFIG)."""
 # By number of a config source in DescribeConfigs: its name in the output.
@@ -106,7 +108,7 @@ def read_configs(client: Client, resource: Resource, names: list[str] | None) ->
     return [
         {
             "name": row["name"],
-            "value": "(hidden)" if row["is_sensitive"] else row["value"],
+            "value": HIDDEN if row["is_sensitive"] else row["value"],
             "source": _SOURCES.get(row["config_source"], str(row["config_source"])),
             "read_only": row["read_only"],
             "no_effect": _unhonoured(resource, row["name"]),

@@ -31,6 +31,7 @@ from kproc.cli.completion import (
 from kproc.cli.config_requests import (
     BROKER,
     GROUP,
+    HIDDEN,
     LOGGERS,
     TOPIC,
     Resource,
@@ -181,13 +182,10 @@ def set_configs(
     with connect(bootstrap) as client:
         resource = find_resource(client, topic, group, loggers=loggers)
         _reject_unset_of_read_only(client, resource, unset)
-        confirm_changes(client, resource, changes, consent, "config set")
+        plan = confirm_changes(client, resource, changes, consent, "config set")
         alter_configs(client, resource, changes, dry_run=consent.dry_run)
     done = "would change" if consent.dry_run else "changed"
-    names = ", ".join(change["name"] for change in changes)
-    print_done(
-        [{"result": done, "resource": str(resource), "names": names}], "{result} {resource}: {names}", output
-    )
+    print_done([{"result": done, **row} for row in plan], f"{{result}} {CHANGE}", output)
 
 
 def _warn_of_secrets(changes: list[dict[str, Any]]) -> None:
@@ -267,28 +265,45 @@ _POLICIES: Final = frozenset(("cleanup.policy", "log.cleanup.policy"))
 _CHOSEN_IN: Final = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
 
 
+CHANGE: Final = "{setting} of {resource}: {from} -> {to}"
+"""The template that makes a line of a row of `confirm_changes`."""
+
+
 def confirm_changes(
     client: Client, resource: Resource, changes: list[dict[str, Any]], consent: Consent, command: str
-) -> None:
-    """Ask for a confirmation if a change resets a value that a client has set, or can delete records."""
-    if not consent.needs_plan or consent.dry_run or resource.kind == LOGGERS:
-        return
+) -> list[dict[str, str]]:
+    """Return a row for each change, with the values before and after it.
+
+    Ask for a confirmation if a change resets a value that a client has set, or can delete records.
+    """
     names = [change["name"] for change in changes]
     before = {row["name"]: row for row in read_configs(client, resource, names)}
-    rows = [
-        {
-            "setting": change["name"],
-            "resource": str(resource),
-            "from": _text(before[change["name"]]["value"]),
-            "to": _text(change["value"]),
-        }
-        for change in changes
+    rows = [_change_row(resource, before.get(change["name"]), change) for change in changes]
+    if not consent.needs_plan or consent.dry_run or resource.kind == LOGGERS:
+        return rows
+    risky = [
+        row
+        for row, change in zip(rows, changes, strict=True)
         if change["name"] in before and _is_risky(resource, before[change["name"]], change["value"])
     ]
-    if rows:
-        words = "{setting} of {resource}: {from} -> {to}"
-        consent.check(f"{command} {', '.join(row['setting'] for row in rows)}")
-        consent.obtain(rows, words, Format.TABLE, question="change?")
+    if risky:
+        consent.check(f"{command} {', '.join(row['setting'] for row in risky)}")
+        consent.obtain(risky, CHANGE, Format.TABLE, question="change?")
+    return rows
+
+
+def _change_row(resource: Resource, before: dict[str, Any] | None, change: dict[str, Any]) -> dict[str, str]:
+    """Return the row of a change. Hide the values of secrets. `before` is None for a setting without a value."""
+    from kproc.broker.config.settings import is_secret
+
+    name, value = change["name"], change["value"]
+    hides = is_secret(name) or (before is not None and before["value"] == HIDDEN)
+    return {
+        "setting": name,
+        "resource": str(resource),
+        "from": "not set" if before is None else HIDDEN if hides else _text(before["value"]),
+        "to": HIDDEN if hides and value is not None else _text(value),
+    }
 
 
 def _text(value: str | None) -> str:

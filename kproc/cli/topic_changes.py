@@ -68,15 +68,18 @@ def alter(
         with connect(bootstrap) as client:
             resource, dry_run = topic_resource(name), consent.dry_run
             if changes:
-                confirm_changes(client, resource, changes, consent, "topic alter")
+                plan = confirm_changes(client, resource, changes, consent, "topic alter")
             if partitions is not None:
                 _grow(client, name, partitions, dry_run=dry_run)
                 result = f"{'would have' if dry_run else 'has'} {partitions} partitions"
                 done.append({"name": name, "result": result})
             if changes:
                 alter_configs(client, resource, changes, dry_run=dry_run)
-                names = ", ".join(change["name"] for change in changes)
-                done.append({"name": name, "result": f"{'would change' if dry_run else 'changed'}: {names}"})
+                result = "would change" if dry_run else "changed"
+                done += [
+                    {"name": name, "result": f"{result} {{setting}}: {{from}} -> {{to}}".format_map(row)}
+                    for row in plan
+                ]
     finally:
         # Print the finished changes even if a later one was rejected, because they stay in force.
         print_done(done, "{name} {result}", output)
@@ -114,6 +117,7 @@ def trim(
 
     Without --yes the command shows how many and asks first.
     """
+    from kproc.broker.security.acl import Operation
     from kproc.wire.header import ApiKey
 
     where = parse_where("--before", before)
@@ -121,7 +125,7 @@ def trim(
         usage_error("--before beginning: nothing stands before the beginning")
     consent.check("topic trim")
     with connect(bootstrap) as client:
-        [metadata] = checked_topics(client, [name])
+        [metadata] = checked_topics(client, [name], needs=Operation.DELETE)
         errors: dict[Partition, str] = {}
         positions = find_positions(client, name, chosen_partitions(metadata, partition), where, errors)
         if consent.needs_plan:

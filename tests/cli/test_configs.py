@@ -23,7 +23,10 @@ def test_config_set_reads_settings_from_file_and_stdin(
     file.write_text("# ours\nretention.ms=12345\nsegment.bytes = 2000000\n")
     done = call_kproc(capsys, "config", "set", "--topic", name, "--file", str(file), "--yes", *at)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"changed topic {name}: retention.ms, segment.bytes\n"
+    assert done.stdout == (
+        f"changed retention.ms of topic {name}: 604800000 -> 12345\n"
+        f"changed segment.bytes of topic {name}: 1073741824 -> 2000000\n"
+    )
     done = call_kproc(
         capsys, "config", "set", "--topic", name, "--file", "-", "--unset", "retention.ms", "--yes", *at,
         stdin="max.message.bytes=7777\n",
@@ -55,6 +58,7 @@ def test_config_set_of_password_as_argument_warns(broker: BrokerUnderTest, capsy
     warned = call_kproc(capsys, *given, f"{name}=s3cret-4711")
     assert f"warning: {name}: every user of this host can read a command line; use --file" in warned.stderr
     assert "s3cret-4711" not in warned.stdout + warned.stderr
+    assert warned.stdout.endswith(" -> (hidden)\n")
     silent = call_kproc(capsys, *given, "--file", "-", stdin=f"{name}=s3cret-4711\n")
     assert "warning" not in silent.stderr
 

@@ -174,10 +174,17 @@ def test_changing_commands_print_json(kproc, filled, group):
         kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms --yes -f json")
     ) == [
         {"name": name, "result": "has 2 partitions"},
-        {"name": name, "result": "changed: retention.ms, segment.ms"},
+        {"name": name, "result": "changed retention.ms: 604800000 -> 60000"},
+        {"name": name, "result": "changed segment.ms: 604800000 -> default"},
     ]
     assert described(kproc(f"config set --topic {name} segment.ms=70000 --format json")) == [
-        {"result": "changed", "resource": f"topic {name}", "names": "segment.ms"}
+        {
+            "result": "changed",
+            "setting": "segment.ms",
+            "resource": f"topic {name}",
+            "from": "604800000",
+            "to": "70000",
+        }
     ]
     assert described(kproc(f"topic delete {name} --yes --format json")) == [
         {"name": name, "result": "deleted"}
@@ -201,7 +208,7 @@ def test_dry_run_shows_what_would_be_done_and_does_nothing(kproc, filled, group)
         (f"group delete {group}", f"would delete {group} (partitions with offsets: 2)\n"),
         (
             f"topic alter {filled} -p 3 --config retention.ms=1",
-            f"{filled} would have 3 partitions\n{filled} would change: retention.ms\n",
+            f"{filled} would have 3 partitions\n{filled} would change retention.ms: 604800000 -> 1\n",
         ),
     ):
         assert told(kproc(f"{command} --dry-run")) == expected
@@ -263,7 +270,10 @@ def test_dry_run_of_changing_commands_changes_nothing(kproc, topic):
             f"quota set --user {name} producer_byte_rate=7",
             f"would set producer_byte_rate of user {name} to 7\n",
         ),
-        (f"config set --topic {there} retention.ms=1", f"would change topic {there}: retention.ms\n"),
+        (
+            f"config set --topic {there} retention.ms=1",
+            f"would change retention.ms of topic {there}: 604800000 -> 1\n",
+        ),
     ):
         assert told(kproc(f"{command} --dry-run")) == expected
     assert "processors: " in told(kproc("scale --processors 3 --dry-run"))
