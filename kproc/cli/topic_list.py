@@ -22,6 +22,7 @@ from kproc.cli.common import (
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import PATIENCE_MS
+from kproc.cli.rights import note_empty_list
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import (
     Gaps,
@@ -91,17 +92,21 @@ def list_topics(
         partitions = [
             (topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]
         ]
+        names = [topic["name"] for topic in topics]
+        rates = meter.measure(interval, names) if meter is not None else {}
+        # Survey the logs after the measurement. Before it, the last writes would be older by the whole interval.
         logs = surveyed_logs(local, errors) if local is not None else None
         if logs is None:
             logs = requested_logs(client, partitions, gaps, errors)
-        rows = _rows(topics, logs, retentions(client, gaps, [topic["name"] for topic in topics]))
-        rates = meter.measure(interval, [row["name"] for row in rows]) if meter is not None else {}
+        rows = _rows(topics, logs, retentions(client, gaps, names))
     for row in rows:
         measured = rates.get(row["name"], Rates())
         row |= {f"{name}_per_s": value for name, value in measured._asdict().items()}
     sort_rows(rows, sort)
     _print_topics(rows, output)
     gaps.report()
+    if not rows:
+        note_empty_list("topics")
     if errors:
         _print_unserved(sorted(errors))
 

@@ -53,6 +53,15 @@ def test_table_shows_sizes_retention_and_last_write(
     ]
 
 
+def test_last_write_is_read_after_the_measurement_of_rates(
+    broker: ScriptedClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it, the last write of a busy topic was as old as the measurement took: `10s` with `-i 10`."""
+    monkeypatch.setattr(topic_usage.time, "sleep", lambda _s: broker.logs["orders", 0].times.append(NOW_MS))
+    lines = told(call_kproc(capsys, "topic", "list", "--interval", "10")).splitlines()
+    assert lines[-1].split()[-1] == "0s"
+
+
 def test_json_has_exact_numbers(broker: ScriptedClient, capsys: pytest.CaptureFixture[str]) -> None:
     clicks, empty, orders = listed(capsys)
     assert (clicks["size_bytes"], clicks["retention_bytes"], clicks["retention_used"]) == (5000, 10_000, 0.5)
