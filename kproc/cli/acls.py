@@ -23,6 +23,7 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.lines import print_line
+from kproc.cli.rights import require_on_cluster
 
 if TYPE_CHECKING:
     from kproc.broker.security.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
@@ -149,6 +150,12 @@ class RuleRights:
             usage_error("--producer: name topics, transactional ids, or both")
         if self.idempotent and not self.producer:
             usage_error("--idempotent is for --producer")
+        for kind, _ in resources.named():
+            if not self.operations_on(kind) and (self.producer or self.consumer):
+                given = "--producer" if self.producer else "--consumer"
+                usage_error(
+                    f"{given} adds no rule about a {in_words(kind.name)}: leave it out, or give --operation"
+                )
 
     @property
     def permission(self) -> Permission:
@@ -190,11 +197,11 @@ def add_acls(
     dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add rules. Existing rules stay.
+    """Add rules. Rules that exist stay as they are, and are shown as unchanged.
 
     There will be a rule for each combination of principal, host, operation and resource.
     """
-    from kproc.broker.security.acl import ANY_NAME, Acl, PatternType
+    from kproc.broker.security.acl import ANY_NAME, Acl, Operation, PatternType
 
     rights.validate(resources)
     named = resources.named(with_cluster=rights.idempotent)
@@ -211,14 +218,17 @@ def add_acls(
         for what in rights.operations_on(kind)
     ]
     with connect(bootstrap) as client:
+        # CreateAcls reports success for rules that exist, so describe them before. Without an authorizer this fails, as
+        # CreateAcls does.
+        present = {rule for each in _filters(named, PatternType.ANY) for rule in describe(client, each)}
         if dry_run:
-            # CreateAcls has no validate_only. For a dry run describe the rules, which fails without an authorizer as
-            # CreateAcls would.
-            describe(client, _filters([], PatternType.ANY)[0])
+            # CreateAcls has no validate_only.
+            require_on_cluster(client, Operation.ALTER)
         else:
             create(client, rules)
     result = "would add" if dry_run else "added"
-    print_done([row_of(rule) | {"result": result} for rule in rules], _DONE, output)
+    rows = [row_of(rule) | {"result": "unchanged" if rule in present else result} for rule in rules]
+    print_done(rows, _DONE, output)
 
 
 @app.command("list")
@@ -266,6 +276,8 @@ def delete_acls(
     A resource's name must be equal to the name in the rule. An option that is not given matches any rule: `kproc acl
     delete alice` deletes every rule for alice.
     """
+    from kproc.broker.security.acl import Operation
+
     named = resources.named()
     if not (principals or named or operation or host or deny or everything):
         usage_error("say which rules: a principal, a resource, an operation, --host, --deny, or --all")
@@ -276,6 +288,7 @@ def delete_acls(
     with connect(bootstrap) as client:
         if consent.needs_plan:
             # DeleteAcls has no validate_only, so describe the rules that the same filters match.
+            require_on_cluster(client, Operation.ALTER)
             rows = _rows([rule for each in filters for rule in describe(client, each)], "would delete")
             if not consent.obtain(rows, _DONE, output):
                 return

@@ -37,8 +37,8 @@ SETTINGS = {
     "auto.create.topics.enable": "true",
 }
 PARTITIONS = 8  # Both Handlers own some.
-TOPIC, GROUP = 2, 3
-READ, WRITE, DESCRIBE = 3, 4, 8
+TOPIC, GROUP, CLUSTER = 2, 3, 4
+READ, WRITE, DELETE, DESCRIBE = 3, 4, 6, 8
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -368,4 +368,43 @@ def test_command_without_right_prints_the_denial(broker: SecuredBroker, properti
     assert done.stderr == (
         "kproc: rules: access denied: this needs ALTER or DESCRIBE on the cluster "
         "(CLUSTER_AUTHORIZATION_FAILED)\n"
+    )
+
+
+def test_dry_run_without_right_fails_as_the_command(
+    broker: SecuredBroker,
+    alice: RawClient,
+    log: tuple[str, bytes],
+    properties: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The dry run only described the topic, the rules or the user, so it promised what the broker then denied."""
+    name, _ = log
+    options = ("-b", broker.bootstrap, "--command-config", properties)
+    change(alice, name, DESCRIBE)
+    change(alice, "kafka-cluster", DESCRIBE, kind=CLUSTER)
+    for command in (f"topic delete {name}", f"topic trim {name} --before end", "acl delete bob", "user delete bob"):
+        for option in ("--dry-run", "--yes"):
+            done = call_kproc(capsys, *command.split(), option, *options)
+            assert (done.returncode, done.stdout) == (1, ""), command
+            assert "_AUTHORIZATION_FAILED)" in done.stderr, (command, done.stderr)
+    change(alice, name, DELETE)
+    would = call_kproc(capsys, "topic", "delete", name, "--dry-run", *options)
+    assert told(would).startswith(f"would delete {name} ")
+    change(alice, "kafka-cluster", DESCRIBE, removes=True, kind=CLUSTER)
+    find_coordinator(alice, name)
+    wait_until(lambda: commit(alice, name, name, {0: 0})[0] == 0, what="a committed offset")
+    change(alice, name, DESCRIBE, kind=GROUP)
+    would = call_kproc(capsys, "group", "delete", name, "--dry-run", *options)
+    assert would.stderr == "kproc: the dry run did not check whether this user has the right to do it\n"
+
+
+def test_empty_list_of_a_user_names_rights_as_a_reason(
+    broker: SecuredBroker, properties: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("-b", broker.bootstrap, "--command-config", properties)
+    done = call_kproc(capsys, "txn", "list", *options)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "kproc: no transactional ids are visible to this user: there are none, or the right DESCRIBE is missing\n"
     )

@@ -85,6 +85,29 @@ def test_acl_add_list_and_delete(kproc: Kproc) -> None:
     assert (nothing.returncode, nothing.stderr) == (1, "kproc: no access rule matches; kproc acl list shows all\n")
 
 
+def test_acl_add_shows_existing_acls_as_unchanged(kproc: Kproc) -> None:
+    kproc("add alice --operation read --topic t")
+    for option, result in (("--dry-run", "would add"), ("--cluster", "added")):
+        added = kproc(f"add alice --operation read --operation write --topic t {option}").stdout.splitlines()
+        assert added[:2] == [
+            "unchanged ALLOW User:alice READ on topic t from any host",
+            f"{result} ALLOW User:alice WRITE on topic t from any host",
+        ]
+
+
+def test_acl_add_rejects_resources_without_rules(kproc: Kproc) -> None:
+    for options, given, kind in (
+        ("--producer --topic t --group g", "--producer", "group"),
+        ("--consumer --topic t --group g --transactional-id x", "--consumer", "transactional id"),
+        ("--producer --topic t --cluster", "--producer", "cluster"),
+    ):
+        answer = kproc(f"add alice {options}")
+        assert (answer.returncode, answer.stderr) == (
+            2, f"kproc: {given} adds no rule about a {kind}: leave it out, or give --operation\n"
+        )  # fmt: skip
+    assert rules(kproc) == []
+
+
 def test_acl_list_includes_covering_prefix_and_wildcard_acls(kproc: Kproc) -> None:
     kproc("add a --operation read --topic *")
     kproc("add a --operation read --topic or --prefixed")
