@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ from kproc.cli.common import (
     print_json,
 )
 from kproc.cli.consent import DryRun
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_line, print_text
 from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def clients(
     else:
         print_clients(rows)
         for line in throttle_lines(rows):
-            print_line(line)
+            print_text(line)
 
 
 def kill_client(
@@ -153,8 +154,8 @@ def add_quotas(client: Client, rows: list[dict[str, Any]]) -> None:
                 row["quotas"][name] = {"value": value, "of": shown_owner(dict(reversed(entity)))}
 
 
-def throttle_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each client that a quota throttled.
+def throttle_lines(rows: Sequence[Mapping[str, Any]], most: int = _THROTTLED_MAX) -> list[str]:
+    """Return a line for each client that a quota throttled, at most `most` of them and one with the number of others.
 
     The client with the largest share of throttled time comes first.
     """
@@ -167,7 +168,7 @@ def throttle_lines(rows: list[dict[str, Any]]) -> list[str]:
             if percent > 0:
                 found.append((percent, f"throttled {percent:.0f} % of the time: {who} by {limit}"))
     found.sort(key=lambda each: -each[0])
-    lines = [line for _, line in found[:_THROTTLED_MAX]]
+    lines = [line for _, line in found[:most]]
     more = len(found) - len(lines)
     return [*lines, f"throttled: {more} more; --format json has all"] if more else lines
 

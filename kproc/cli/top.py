@@ -20,7 +20,7 @@ import typer
 
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_json, usage_error
 from kproc.cli.failure import Failure
-from kproc.cli.lines import print_line, print_note
+from kproc.cli.lines import print_line, print_note, print_text
 
 if TYPE_CHECKING:
     from kproc.cli.top_links import Links
@@ -159,7 +159,7 @@ def _print_once(view: View, interval_s: float, output: Format) -> None:
     import shutil
     import sys
 
-    from kproc.cli.top_screen import plain, table_lines
+    from kproc.cli.top_screen import left_out_note, plain, table_lines
 
     view.reading.read([])
     time.sleep(interval_s)
@@ -168,9 +168,16 @@ def _print_once(view: View, interval_s: float, output: Format) -> None:
     if output is Format.JSON:
         print_json({"page": view.page.name, "interval_s": interval_s, **view.snapshot.values, "rows": rows})
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in (*view.snapshot.head, *table_lines(view.page, None, rows, width)):
+    width, idle = None, 0
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        rows, idle = view.active_rows()
+    for line in view.snapshot.head:
+        print_text(plain(line))
+    for line in table_lines(view.page, None, rows, width):
         print_line(plain(line))
+    if note := left_out_note(view, rows, idle, width):
+        print_text(note)
 
 
 @dataclass

@@ -44,7 +44,7 @@ class Column(NamedTuple):
     """A column: its title, the key of its value in a row, and a function that formats a value. None is shown as a dash.
 
     width: minimal width, so that columns do not move while values change. is_text: aligned to the left and sorted in
-    ascending order. Numbers are sorted in descending order.
+    ascending order. Numbers are sorted in descending order. usual: text of a cell that needs no attention.
     """
 
     title: str
@@ -52,6 +52,7 @@ class Column(NamedTuple):
     width: int
     show: Callable[[Any], str] = str
     is_text: bool = False
+    usual: str = "-"
 
     def cell(self, row: Row) -> str:
         """Return the text of a row's cell in this column. Control characters are not escaped."""
@@ -83,8 +84,9 @@ class TopPage:
     """The definition of a page: its columns, and the source of its data.
 
     name_key: key of the value that identifies a row. dropped: titles of columns that a narrow terminal does not show,
-    in the order in which they are dropped. sort: title of the column by which the rows are sorted at first. style:
-    function that returns the style of a row. legend: explanations of the columns, for the help.
+    in the order in which they are dropped. A column that has its usual text in every row is dropped before them. sort:
+    title of the column by which the rows are sorted at first. style: function that returns the style of a row. legend:
+    explanations of the columns, for the help. is_idle: returns True for a row that is hidden in the first order.
     """
 
     name: str
@@ -95,6 +97,7 @@ class TopPage:
     open: Callable[[Links], Source]
     style: Callable[[Row], str] = lambda _row: ""
     legend: tuple[tuple[str, str], ...] = ()
+    is_idle: Callable[[Row], bool] = lambda _row: False
 
     def column(self, title: str) -> Column | None:
         """Return the column with a title, in any case, or None."""

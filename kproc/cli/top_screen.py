@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kproc.cli.tables import shortened
-from kproc.cli.top_page import Column, Line, PageSnapshot, Reading, Row, StyledText, TopPage, arrange
+from kproc.cli.top_page import Column, Line, PageSnapshot, Reading, Row, StyledText, TopPage, arrange, counted
 from kproc.common.printable import printable
 
 _GAP: Final = 2
 _NAME_LEAST: Final = 16
 _TEXT_MOST: Final = 28
 _NOTE_LINES_MAX: Final = 3
+_NOTE_HEIGHT_LEAST: Final = 20
+"""Lower screens have no line for what is left out."""
 # Parameters of the terminal's SGR sequence by word. NO_COLOR turns off colours but not attributes
 # (https://no-color.org).
 _ATTRIBUTES: Final = {"bold": "1", "dim": "2", "reverse": "7"}
@@ -64,6 +66,14 @@ class View:
         rows = self.snapshot.rows if self.snapshot is not None else []
         return list(arrange(self.page, rows, self.column, is_reversed=self.is_reversed, wanted=self.wanted))
 
+    def active_rows(self) -> tuple[list[Row], int]:
+        """Return `rows` without idle ones, and the number of those. A filter or another order shows idle rows, too."""
+        rows = self.rows()
+        if self.wanted or self.is_reversed or self.column.title != self.page.sort:
+            return rows, 0
+        active = [row for row in rows if not self.page.is_idle(row)]
+        return active, len(rows) - len(active)
+
 
 class Mode(NamedTuple):
     """The state of `kproc top` that does not depend on the page."""
@@ -87,26 +97,46 @@ def render(view: View, pages: Sequence[TopPage], mode: Mode, width: int, height:
     """Return a screen of `height` lines, none wider than `width`."""
     lines = [_tabs(view, pages, mode, width)]
     shown: list[Row] = []
-    first, capacity, count = view.first, 0, ""
+    first, capacity, count, note = view.first, 0, "", ""
     if mode.is_help:
         lines += _help(view.page, width)
     else:
         lines += _notes(view, width)
-        # Subtract two lines: the table's header and the footer.
-        capacity = max(0, height - len(lines) - 2)
-        rows = view.rows()
-        first = max(0, min(view.first, len(rows) - capacity))
-        shown = rows[first : first + capacity]
+        rows, idle = view.active_rows()
+        # Subtract the table's header and the footer, and first assume that no columns or rows are left out.
+        for note_lines in (0, 1):
+            capacity = max(0, height - len(lines) - 2 - note_lines)
+            first = max(0, min(view.first, len(rows) - capacity))
+            shown = rows[first : first + capacity]
+            note = left_out_note(view, shown, idle, width)
+            if not note or height < _NOTE_HEIGHT_LEAST:
+                break
         if view.snapshot is not None:
             lines += table_lines(view.page, view.column, shown, width)
-            if not shown:
+            if not shown and not idle:
                 lines.append([StyledText(_nothing(view), "dim")])
         if len(shown) < len(rows):
             count = f"{first + 1:,}-{first + len(shown):,} of {len(rows):,}"
     lines = lines[: max(0, height - 1)]
     lines += [[] for _ in range(height - 1 - len(lines))]
+    if note and height >= _NOTE_HEIGHT_LEAST and not lines[-1]:
+        lines[-1] = _cut([StyledText(note, "dim")], width)
     lines.append(_footer(view, mode, count, width))
     return Screen(lines, [str(row[view.page.name_key]) for row in shown], first, capacity)
+
+
+def left_out_note(view: View, rows: Sequence[Row], idle: int, width: int | None) -> str:
+    """Return a line that names the columns and counts the rows that the table does not show, or an empty text."""
+    columns, _ = _fit(view.page, _cells_of(view.page, rows), width)
+    left_out = [each for each in view.page.columns if each not in columns]
+    parts = []
+    if left_out and view.snapshot is not None:
+        names = ", ".join(each.title for each in left_out)
+        is_searched = view.wanted and any(each.is_text for each in left_out)
+        parts.append(f"no room for {names}{', which the filter reads, too' if is_searched else ''}")
+    if idle:
+        parts.append(f"{counted(idle, 'idle row')}: sort or filter to see {'them' if idle > 1 else 'it'}")
+    return f"({'; '.join(parts)})" if parts else ""
 
 
 def table_lines(
@@ -116,7 +146,7 @@ def table_lines(
 
     Columns that do not fit are dropped; With a width of None all columns are shown in full.
     """
-    cells = {column: [printable(column.cell(row)) for row in rows] for column in page.columns}
+    cells = _cells_of(page, rows)
     columns, widths = _fit(page, cells, width)
     header: list[StyledText] = []
     for column, room in zip(columns, widths, strict=True):
@@ -136,6 +166,10 @@ def table_lines(
     return [_cut(line, width) if width is not None else line for line in lines]
 
 
+def _cells_of(page: TopPage, rows: Sequence[Row]) -> dict[Column, list[str]]:
+    return {column: [printable(column.cell(row)) for row in rows] for column in page.columns}
+
+
 def _fit(page: TopPage, cells: dict[Column, list[str]], width: int | None) -> tuple[list[Column], list[int]]:
     """Return the columns that fit and their widths. The first column gets the remaining width."""
     longest = {
@@ -149,7 +183,9 @@ def _fit(page: TopPage, cells: dict[Column, list[str]], width: int | None) -> tu
         if column.is_text:
             widths[column] = max(len(column.title), min(longest[column], max(column.width, _TEXT_MOST)))
     name = columns[0]
-    for title in page.dropped:
+    # A column whose cells all say the same usual thing is dropped before the others.
+    usual = {each.title for each in columns[1:] if all(cell in ("-", each.usual) for cell in cells[each])}
+    for title in sorted(page.dropped, key=lambda each: each not in usual):
         least = min(longest[name], max(_NAME_LEAST, name.width))
         if least + sum(widths[each] + _GAP for each in columns[1:]) <= width:
             break

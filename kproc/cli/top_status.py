@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.metrics.histogram import Histogram
 from kproc.cli.bottleneck import busy_share, find_bottleneck, mean_between, name_of, request_rate
-from kproc.cli.clients import STATES, add_rates
+from kproc.cli.clients import STATES, add_quotas, add_rates, throttle_lines
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.status import offline_lines
 from kproc.cli.top_links import Links
@@ -32,9 +32,14 @@ from kproc.cli.top_page import (
     total,
 )
 
+if TYPE_CHECKING:
+    from kproc.client import Client
+
 Status = Mapping[str, Any]
 _OFFLINE_MAX: Final = 3
 _BUSY: Final = 0.9
+_THROTTLED_MAX: Final = 3
+_QUOTAS_REST_S: Final = 30.0
 _ANONYMOUS: Final = "User:ANONYMOUS"
 # By column of the page `requests`: the phase of a request whose mean time the column shows.
 _PARTS: Final = {"queue_ms": "RequestQueueTimeMs", "local_ms": "LocalTimeMs", "remote_ms": "RemoteTimeMs"}
@@ -314,6 +319,7 @@ REQUESTS: Final = TopPage(
     sort="REQ/S",
     open=_open_requests,
     style=_api_style,
+    is_idle=lambda row: row["requests_per_s"] == 0,
     legend=(
         ("ERR/S", "errors in responses, also those that clients expect (yellow)"),
         ("P50_MS", "median of the whole time of a request"),
@@ -338,14 +344,27 @@ class _ConnectionSource:
         self._links = links
         self._before: dict[str, dict[str, Any]] | None = None
         self._taken_s = 0.0
+        self._quotas: dict[str, Any] = {}
+        self._quotas_due_s = 0.0
 
     def update(self, _names: Sequence[str] | None) -> PageSnapshot:
-        rows = self._links.require_local().operate("clients").rows("clients")
+        client = self._links.require_local()
+        rows = client.operate("clients").rows("clients")
         now_s = time.monotonic()
         if self._before is not None:
             add_rates(rows, self._before, max(0.001, now_s - self._taken_s))
+            self._add_quotas(client, [row for row in rows if any(row["throttled_percent"].values())], now_s)
         self._before, self._taken_s = {row["id"]: row for row in rows}, now_s
         return connections_snapshot(rows)
+
+    def _add_quotas(self, client: Client, throttled: list[dict[str, Any]], now_s: float) -> None:
+        """Add the quotas of throttled clients. Read them rarely, because a denied request is a line in a log."""
+        if throttled and now_s >= self._quotas_due_s:
+            add_quotas(client, throttled)
+            self._quotas = {row["id"]: row["quotas"] for row in throttled}
+            self._quotas_due_s = now_s + _QUOTAS_REST_S
+        for row in throttled:
+            row["quotas"] = self._quotas.get(row["id"], {})
 
 
 def connections_snapshot(rows: Sequence[Row]) -> PageSnapshot:
@@ -355,6 +374,10 @@ def connections_snapshot(rows: Sequence[Row]) -> PageSnapshot:
     rate = total(row["requests_per_s"] for row in shown)
     text = f"{counted(len(shown), 'connection')}, {states.count('throttled')} throttled, {states.count('held')} held"
     head: list[Line] = [[StyledText(f"{text}; {'-' if rate is None else show_count(rate)} requests/s")]]
+    lines = throttle_lines(
+        [row for row in rows if any(row.get("throttled_percent", {}).values())], _THROTTLED_MAX
+    )
+    head += [[StyledText(line, "yellow")] for line in lines]
     return PageSnapshot(shown, head, {})
 
 
@@ -374,6 +397,7 @@ def _connection(row: Row) -> dict[str, Any]:
         "idle_ms": row["idle_ms"],
         "listener": row["listener_name"],
         "processor": row["processor"],
+        "throttled_percent": row.get("throttled_percent"),
     }
 
 
@@ -389,7 +413,7 @@ CONNECTIONS: Final = TopPage(
     columns=(
         Column("CLIENT", "client", 20, is_text=True),
         Column("ADDRESS", "address", 15, is_text=True),
-        Column("PRINCIPAL", "principal", 9, is_text=True),
+        Column("PRINCIPAL", "principal", 9, is_text=True, usual=_ANONYMOUS),
         Column("SOFTWARE", "software", 8, is_text=True),
         Column("STATE", "state", 9, is_text=True),
         Column("REQ/S", "requests_per_s", 7, show_count),
@@ -400,7 +424,7 @@ CONNECTIONS: Final = TopPage(
         Column("LISTENER", "listener", 9, is_text=True),
         Column("PROC", "processor", 4),
     ),
-    dropped=("LISTENER", "PROC", "SOFTWARE", "AGE", "PRINCIPAL", "IDLE", "ADDRESS"),
+    dropped=("LISTENER", "PROC", "SOFTWARE", "AGE", "IDLE", "ADDRESS", "PRINCIPAL"),
     sort="REQ/S",
     open=lambda links: Source(_ConnectionSource(links).update),
     style=_connection_style,

@@ -7,7 +7,8 @@ import pytest
 from kproc.cli import top_groups
 from kproc.cli.top_page import PageSnapshot, Source
 from kproc.cli.top_screen import Mode, StyledText, ansi, plain
-from kproc.cli.top_status import connections_snapshot
+from kproc.cli.top_status import connections_snapshot, requests_snapshot
+from tests.support.status_rows import api, status
 from tests.support.top_views import (
     HOSTILE,
     PAGES,
@@ -81,6 +82,36 @@ def test_colours_are_left_out_on_request() -> None:
     line = [StyledText("handler-0", "bold red"), StyledText(" running")]
     assert ansi(line, has_colour=True) == "\x1b[1;31mhandler-0\x1b[0m running"
     assert ansi(line, has_colour=False) == "\x1b[1mhandler-0\x1b[0m running"
+
+
+def test_connections_keep_principal_on_a_narrow_screen() -> None:
+    """A filter by a user once matched a column that was not there, while CLIENT was 18 wide around `kproc`."""
+    rows = [client("1", client_id="kproc", port=40_000, principal="User:alice"), client("2", port=40_001)]
+    lines = drawn(view_of("connections", connections_snapshot(rows)))
+    assert {"CLIENT", "ADDRESS", "PRINCIPAL"} <= set(lines[2].split())
+    assert lines[-2] == "(no room for SOFTWARE, AGE, IDLE, LISTENER, PROC)"
+    lines = drawn(view_of("connections", connections_snapshot(rows), wanted="LIST"))
+    assert lines[-2].endswith("PROC, which the filter reads, too)")
+    rows = [client(str(at), client_id="x" * 20, port=40_000) for at in range(50)]
+    view = view_of("connections", connections_snapshot(rows))
+    assert "PRINCIPAL" not in drawn(view)[2].split(), "nobody has logged in, so it goes first"
+    assert drawn(view)[-2].startswith("(no room for PRINCIPAL")
+    assert "1-19 of 50" in drawn(view)[-1]
+    assert "no room" not in "".join(drawn(view, width=200))
+    assert "no room" not in "".join(drawn(view, height=19))
+
+
+def test_idle_requests_are_hidden_until_they_are_sought() -> None:
+    now = status(apis=[api(requests=100), *({**api(f"Api{at}"), "key": at} for at in range(1, 40))])
+    before = {**now, "apis": [{**now["apis"][0], "requests_total": 0}, *now["apis"][1:]]}
+    snapshot = requests_snapshot(now, before, 1.0)
+    lines = drawn(view_of("requests", snapshot))
+    assert [line.split()[0] for line in lines[3:-2] if line] == ["Produce"]
+    assert lines[-2].endswith("39 idle rows: sort or filter to see them)")
+    assert any(line.startswith("Api7 ") for line in drawn(view_of("requests", snapshot, wanted="api7")))
+    view = view_of("requests", snapshot)
+    view.column = view.page.columns[0]
+    assert len(screen_of(view).names) > 10
 
 
 def test_scrolling_stays_within_the_rows() -> None:
