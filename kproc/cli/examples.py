@@ -38,6 +38,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     """,
     "topic list": """
         kproc topic list --sort rate-in        # which topic grows fastest
+        kproc topic list 'pay*' --sort size --limit 10
         kproc topic list --interval 0 --format json
     """,
     "topic describe": """

@@ -1,4 +1,4 @@
-"""Patterns of `kproc consume`: for names of topics, and for the text of keys and values."""
+"""Patterns: for names of topics, and those of `kproc consume` for the text of keys and values."""
 
 from __future__ import annotations
 

@@ -58,10 +58,14 @@ def print_table(
         print_text(f"(no room for {', '.join(left_out)})")
 
 
-def print_count(count: int, what: str) -> None:
-    """Print the number of rows of a table, but only on a terminal: programs that read a pipe expect only rows."""
+def print_count(count: int, what: str, *, shown: int | None = None) -> None:
+    """Print the number of rows of a table, but only on a terminal: programs that read a pipe expect only rows.
+
+    shown: the number of rows that the table has, if it can be smaller.
+    """
     if sys.stdout.isatty():
-        print_line(f"({counted(count, what)})")
+        part = f"{shown} of " if shown not in (None, count) else ""
+        print_line(f"({part}{counted(count, what)})")
 
 
 def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,9 +20,11 @@ from kproc.cli.common import (
     print_json,
     topic_metadata,
 )
+from kproc.cli.completion import complete_topics
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import PATIENCE_MS
+from kproc.cli.patterns import is_topic_pattern, matching_topics
 from kproc.cli.rights import note_empty_list
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import (
@@ -35,8 +38,12 @@ from kproc.cli.topic_usage import (
     retentions,
     surveyed_logs,
 )
+from kproc.cli.topics import checked_topics
 from kproc.cli.unserved import Partition
 from kproc.common.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kproc.client import Client
 
 _NAMED_MAX: Final = 3  # Offline partitions that the line below the table names.
 # Columns that a narrow terminal does not show, in the order in which they are dropped.
@@ -65,14 +72,45 @@ _KEYS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class TopicSelection:
+    """The argument and the options of `topic list` that choose topics."""
+
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Names, or patterns such as 'pay*' or '^pay.*'. Default: all topics but internal ones.",
+            autocompletion=complete_topics,
+        ),
+    ] = None
+    internal: Annotated[bool, typer.Option("--internal", help="Also list internal topics.")] = False
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Print only the first N topics of the order."),
+    ] = None
+
+    def topics(self, client: Client) -> list[dict[str, Any]]:
+        """Return the metadata of the chosen topics. Raise a Failure for a name or pattern without a topic."""
+        if self.names and not any(map(is_topic_pattern, self.names)):
+            return checked_topics(client, self.names)
+        known = {each["name"]: each for each in topic_metadata(client, None)}
+        usual = [name for name, each in known.items() if self.internal or not each.get("is_internal")]
+        chosen = matching_topics(self.names, usual) if self.names else usual
+        # Names without a pattern are also those of internal topics, and must exist.
+        if any(name not in known for name in chosen):
+            return checked_topics(client, chosen)
+        return [known[name] for name in chosen]
+
+
 def list_topics(
+    selection: TopicSelection = TopicSelection(),
     sort: Annotated[TopicOrder, typer.Option("--sort", help="Column to sort by.")] = TopicOrder.NAME,
     interval: Annotated[
         float, interval_option("Measure traffic over this many seconds. 0: do not measure it.")
     ] = 1.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
-    internal: Annotated[bool, typer.Option("--internal", help="Also list internal topics.")] = False,
 ) -> None:
     """List topics with size, traffic, retention and last write.
 
@@ -88,7 +126,7 @@ def list_topics(
         if local is not None:
             stack.enter_context(local)
         meter = TrafficMeter(client, local, gaps) if interval else None
-        topics = [each for each in topic_metadata(client, None) if internal or not each.get("is_internal")]
+        topics = selection.topics(client)
         partitions = [
             (topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]
         ]
@@ -103,12 +141,13 @@ def list_topics(
         measured = rates.get(row["name"], Rates())
         row |= {f"{name}_per_s": value for name, value in measured._asdict().items()}
     sort_rows(rows, sort)
-    _print_topics(rows, output)
+    _print_topics(rows[: selection.limit], len(rows), output)
     gaps.report()
     if not rows:
         note_empty_list("topics")
-    if errors:
-        _print_unserved(sorted(errors))
+    # A local broker's survey has the errors of all topics.
+    if unserved := sorted(errors.keys() & set(partitions)):
+        _print_unserved(unserved)
 
 
 def _print_unserved(partitions: list[Partition]) -> None:
@@ -117,14 +156,14 @@ def _print_unserved(partitions: list[Partition]) -> None:
     print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")
 
 
-def _print_topics(rows: list[dict[str, Any]], output: Format) -> None:
+def _print_topics(rows: list[dict[str, Any]], count: int, output: Format) -> None:
     if output is Format.JSON:
         print_json(rows)
         return
     header = ("TOPIC", "PARTS", "SIZE", "IN/S", "OUT/S", "RETENTION", "WRITTEN")
     now_ms = SystemClock().wall_ms()
     print_table(header, [_cells(row, now_ms) for row in rows], drop=_DROPPED, cut=("TOPIC",))
-    print_count(len(rows), "topic")
+    print_count(count, "topic", shown=len(rows))
 
 
 def sort_rows(rows: list[dict[str, Any]], order: TopicOrder) -> None:

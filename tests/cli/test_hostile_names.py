@@ -134,7 +134,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "dump-log": [[log], [log, "--records"], ["--verify", str(data)], [NAME]],
         "produce": [[NAME]],
         "consume": [["t"], ["t", "--format", "json"], [NAME], ["t", "--group", NAME, "--from", "begin"]],
-        "topic list": [[]],
+        "topic list": [[], [NAME]],
         "topic describe": [["t"], [NAME]],
         "topic alter": [[NAME, "--partitions", "4"], ["t", "--config", f"{NAME}=1"]],
         "topic verify": [["t"], [NAME]],

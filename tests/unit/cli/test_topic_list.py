@@ -11,7 +11,7 @@ from kproc.cli import topic_list, topic_usage
 from kproc.client import error_text
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.command_line import call_kproc, described, told
+from tests.support.command_line import call_kproc, described, refused, told
 from tests.support.scripted_client import NOW_MS, ScriptedClient, ScriptedLog, StoppedClock
 
 DAY_MS = 86_400_000
@@ -76,6 +76,33 @@ def test_internal_topics_are_listed_on_request(
 ) -> None:
     names = [row["name"] for row in listed(capsys, "--internal")]
     assert names == ["__consumer_offsets", "clicks", "empty", "orders"]
+
+
+def test_names_patterns_and_limit_choose_topics(
+    broker: ScriptedClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options, names in (
+        (["orders", "clicks"], ["clicks", "orders"]),
+        (["*r*"], ["orders"]),
+        (["^[ce]", "orders"], ["clicks", "empty", "orders"]),
+        (["--sort", "size", "--limit", "1"], ["clicks"]),
+        (["__c*", "--internal"], ["__consumer_offsets"]),
+        (["__consumer_offsets"], ["__consumer_offsets"]),
+    ):
+        assert [row["name"] for row in listed(capsys, *options)] == names, options
+    for name, error in (
+        ("pay*", "no topic matches 'pay*'"),
+        ("__c*", "no topic matches '__c*'"),
+        ("pay", "pay: unknown topic"),
+    ):
+        assert refused(call_kproc(capsys, "topic", "list", name)) == f"kproc: {error}\n"
+    assert "pay: unknown topic" in refused(call_kproc(capsys, "topic", "list", "pay", "o*"))
+    monkeypatch.setattr(ScriptedClient, "peer", ("127.0.0.1", 9092))
+    broker.logs["orders", 1].error = ErrorCode.KAFKA_STORAGE_ERROR
+    assert call_kproc(capsys, "topic", "list", "clicks", "-i", "0").stderr == ""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    done = call_kproc(capsys, "topic", "list", "-i", "0", "--limit", "2")
+    assert done.stdout.splitlines()[-1] == "(2 of 3 topics)"
 
 
 @pytest.mark.parametrize(
