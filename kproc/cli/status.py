@@ -11,7 +11,7 @@ import typer
 from kproc.broker.storage.set_aside import WAY_OUT
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_json
 from kproc.cli.human import format_duration
-from kproc.cli.lines import print_facts, print_line, print_note
+from kproc.cli.lines import print_facts, print_line, print_note, print_text
 from kproc.cli.status_source import StatusSource
 from kproc.cli.tables import print_table
 
@@ -81,13 +81,13 @@ def status(
 
 
 def _print_apis(apis: list[dict[str, Any]]) -> None:
-    """Print a table of the APIs. Times are in ms. Only some requests are timed."""
+    """Print a table of the APIs, with the names of `kproc top` for the phases. Only some requests are timed."""
     parts = {
-        "QUEUE": "RequestQueueTimeMs",
-        "WORK": "LocalTimeMs",
-        "WAIT": "RemoteTimeMs",
-        "ANSWER": "ResponseQueueTimeMs",
-        "SEND": "ResponseSendTimeMs",
+        "QUEUE_MS": "RequestQueueTimeMs",
+        "LOCAL_MS": "LocalTimeMs",
+        "REMOTE_MS": "RemoteTimeMs",
+        "ANSWER_MS": "ResponseQueueTimeMs",
+        "SEND_MS": "ResponseSendTimeMs",
     }
     rows = []
     for api in apis:
@@ -98,9 +98,11 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
         rows.append(
             [api["request"], versions, api["requests_total"], api["errors_total"], api["timed"], *times]
         )
-    header = ["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50", "P99", *parts]
-    print_line("times in ms; P50 and P99 are of the whole request, QUEUE to SEND the mean of each phase")
-    print_table(header, rows, drop=("VERSIONS", "TIMED", "SEND", "ANSWER", "QUEUE", "ERRORS"))
+    header = ["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50_MS", "P99_MS", *parts]
+    print_text(
+        "times since the start; P50 and P99 are of the whole request, QUEUE to SEND the mean of each phase"
+    )
+    print_table(header, rows, drop=("VERSIONS", "TIMED", "SEND_MS", "ANSWER_MS", "ERRORS", "REQUESTS"))
 
 
 def _print_status(answer: dict[str, Any]) -> None:

@@ -121,7 +121,8 @@ GROUPS: Final = TopPage(
         ("LAG", "records from the committed offsets to the ends of the partitions;"),
         ("", "yellow: the group has a lag and no member"),
         ("BEHIND", "age of the oldest record that is not committed, of rows shown"),
-        ("TYPE", "classic, or consumer (KIP-848)"),
+        ("TYPE", "how members join: classic, consumer (KIP-848), share, streams"),
+        ("PROTOCOL", "what a classic group is for: consumer for consumers of topics, connect"),
         ("", "kproc group describe GROUP shows the partitions."),
     ),
 )

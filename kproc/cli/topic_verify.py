@@ -20,7 +20,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_topics
 from kproc.cli.human import counted
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_line, print_text
 from kproc.cli.offsets import PATIENCE_MS, served_offsets
 from kproc.cli.positions import Partitions, chosen_partitions
 from kproc.cli.tables import print_table
@@ -57,9 +57,12 @@ def verify(
         usage_error("--partition: name a topic")
     rows: list[dict[str, Any]] = []
     errors: dict[Partition, str] = {}
+    internal: set[str] = set()
     with connect_for_records(bootstrap) as client:
         client.timeout_ms = PATIENCE_MS
         for topic in _topics(client, names):
+            if topic.get("is_internal"):
+                internal.add(topic["name"])
             numbers = chosen_partitions(topic, partition)
             starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
             ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
@@ -67,7 +70,7 @@ def verify(
     if output is Format.JSON:
         print_json(rows)
     else:
-        _print(rows)
+        _print(rows, internal if not names else set())
     unreadable = [f"{row['topic']}-{row['partition']}" for row in rows if row["unreadable"]]
     problems = [f"batches that cannot be read: {', '.join(unreadable)}"] if unreadable else []
     problems += [f"not read: {line}" for line in explain_unserved(bootstrap, errors).values()]
@@ -114,9 +117,13 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
     }
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _print(rows: list[dict[str, Any]], internal: set[str]) -> None:
+    """Print a row for each partition, without empty ones of the topics `internal`, which have 50 each by default."""
     keys = ("topic", "partition", "batches", "records", "unreadable")
-    print_table([key.upper() for key in keys], [[row[key] for key in keys] for row in rows])
+    shown = [row for row in rows if row["batches"] or row["topic"] not in internal]
+    print_table([key.upper() for key in keys], [[row[key] for key in keys] for row in shown])
+    if len(shown) < len(rows):
+        print_text(f"({counted(len(rows) - len(shown), 'empty partition')} of internal topics not shown)")
     records, unreadable = (sum(row[key] for row in rows) for key in ("records", "unreadable"))
     print_line(
         f"{counted(len(rows), 'partition')}, {counted(records, 'record')}, unreadable batches: {unreadable}"

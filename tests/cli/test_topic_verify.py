@@ -12,6 +12,7 @@ from kproc.common.clock import SystemClock
 from tests.support import hostile
 from tests.support.broker import BrokerUnderTest, run_kproc
 from tests.support.command_line import run_here
+from tests.support.groups import find_coordinator
 from tests.support.logs import LogRig, append_one
 from tests.support.logs import batch as logged
 from tests.support.raw import RawClient, batch
@@ -49,11 +50,17 @@ def test_verify_without_names_reads_all_topics(start_broker: Callable[..., Broke
     with RawClient(broker.bootstrap) as client:
         for name in ("fine", "pill"):
             client.create_topic(name)
+        find_coordinator(client, "g")
         assert client.produce("pill", bytes(hostile.sealed(PILL, now_ms=SystemClock().wall_ms())))["error_code"] == 0
     done = run_here("topic", "verify", "-b", broker.bootstrap)
     assert done.returncode == 1
     assert "pill-0" in done.stderr
-    assert {"fine", "pill"} <= {line.split()[0] for line in done.stdout.splitlines()}
+    _, *rows, left_out, count, _ = done.stdout.splitlines()
+    assert [row.split()[0] for row in rows] == ["fine", "pill"]
+    assert left_out == "(50 empty partitions of internal topics not shown)"
+    assert count.startswith("52 partitions, ")
+    shown = run_here("topic", "verify", "__consumer_offsets", "-b", broker.bootstrap).stdout
+    assert len(shown.splitlines()) == 52, "named topics are shown whole"
     assert run_here("topic", "verify", "-p", "0", "-b", broker.bootstrap).returncode == 2
 
 

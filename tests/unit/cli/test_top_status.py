@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kproc.cli.clients import add_rates
+from kproc.cli.status import _print_apis
 from kproc.cli.top_screen import plain
-from kproc.cli.top_status import connections_snapshot, processes_snapshot, requests_snapshot
+from kproc.cli.top_status import REQUESTS, connections_snapshot, processes_snapshot, requests_snapshot
 from tests.support.status_rows import api, role, start, status
 from tests.support.top_views import (
     busy_broker,
@@ -87,3 +88,13 @@ def test_connections_name_the_quota_that_throttles() -> None:
         "throttled 80 % of the time: 8 (User:ANONYMOUS, 127.0.0.1:1) by producer_byte_rate=20000 of user alice"
     )
     assert lines[4:] == ["throttled: 5 more; --format json has all"]
+
+
+def test_phases_have_the_names_of_status_apis(capsys: pytest.CaptureFixture[str]) -> None:
+    """One phase was QUEUE_MS, LOCAL_MS and REMOTE_MS here, and QUEUE, WORK and WAIT there."""
+    row = api() | {"versions": ["9"]}
+    row["times"] |= dict.fromkeys(("ResponseQueueTimeMs", "ResponseSendTimeMs"), row["times"]["LocalTimeMs"])
+    _print_apis([row])
+    header = capsys.readouterr().out.splitlines()[1].split()
+    times = {column.title for column in REQUESTS.columns if column.title.endswith("_MS")}
+    assert {each for each in header if each.endswith("_MS")} == times | {"ANSWER_MS", "SEND_MS"}
