@@ -195,8 +195,14 @@ class ShareReader:
             print_note(f"kproc: {self._acknowledgement.value} {counted(self._count, 'record')}")
 
     def _on_error(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
         from kproc.cli.record_sender import describe_error
 
+        # librdkafka connects again by itself, so with --follow the restart of a broker does not end the command.
+        is_away = error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+        if is_away and self._follow:
+            return
         if error.fatal() or not error.retriable():
             self._fatal = self._fatal or describe_error(error)
 

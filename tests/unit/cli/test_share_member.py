@@ -6,7 +6,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import AcknowledgeType
+from confluent_kafka import AcknowledgeType, KafkaError
 
 from kproc.cli import share_member
 from kproc.cli.failure import Failure
@@ -146,6 +146,18 @@ def test_follower_is_never_done(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(100):
         reader.read(1)
     assert not reader.is_done
+
+
+@pytest.mark.parametrize("code", [KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT])
+def test_follower_survives_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    reader, consumer = reader_of(monkeypatch, [], [7], follow=True)
+    consumer.settings["error_cb"](KafkaError(code))
+    assert reader.read(1) == []
+    assert [record.offset for record in reader.read(1)] == [7]
+    reader, consumer = reader_of(monkeypatch)
+    consumer.settings["error_cb"](KafkaError(code))
+    with pytest.raises(Failure, match="group g: "):
+        reader.read(1)
 
 
 def test_old_confluent_kafka_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
