@@ -1,6 +1,7 @@
 """Sends records with librdkafka's producer, for `kproc produce`.
 
-It stops at the first record that cannot be delivered.
+It stops at the first record that cannot be delivered. While the broker is away, for example at its restart, librdkafka
+tries again until the timeout of a record has passed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 from kproc.cli.common import connect, librdkafka_security
 from kproc.cli.failure import Failure, name_code
+from kproc.cli.human import counted
+from kproc.cli.lines import print_note
 from kproc.cli.record_json import BadLine, Outgoing
 from kproc.cli.refusals import DEBUG, Refusals
 
@@ -21,6 +24,8 @@ STEP_SECONDS = 30.0
 RECORD_BYTES_MAX = 1_000_000_000
 """The largest limit that librdkafka accepts, because the broker decides for each topic how large a record may be."""
 LINGER_MS = 5
+RECONNECT_MS = 1_000
+"""The longest time between two tries of librdkafka to connect. Its default is 10 s."""
 
 
 class RecordSender:
@@ -41,6 +46,9 @@ class RecordSender:
         self._error: Any = None
         self._line: int | None = None
         self._is_down = False
+        self._away: str | None = (
+            None  # The reason why the last connection failed, until a record is delivered.
+        )
         self._refusals = Refusals(topic, bootstrap)
         self._bootstrap = bootstrap
         self._producer = Producer(
@@ -50,6 +58,7 @@ class RecordSender:
                 **settings,
                 "client.id": "kproc",
                 "linger.ms": LINGER_MS,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "topic.metadata.propagation.max.ms": PROPAGATION_MS,
                 "debug": DEBUG,
@@ -110,9 +119,17 @@ class RecordSender:
         return f"{self._count} records before it were delivered; it and all later ones were not sent"
 
     def interrupt(self) -> None:
-        """Abort an open transaction, because read_committed consumers would wait for its timeout."""
+        """Abort an open transaction, because read_committed consumers would wait for its timeout.
+
+        Otherwise report the records that wait for a broker that is away, because they are lost.
+        """
         if self._is_transactional:
             self._abort()
+        elif waiting := len(self._producer):
+            print_note(f"kproc: {self._delivered()}, {waiting} others were not confirmed")
+
+    def _delivered(self) -> str:
+        return f"{counted(self._count, 'record')} {'was' if self._count == 1 else 'were'} delivered"
 
     def _flush(self) -> None:
         while self._producer.flush(0.5):
@@ -150,6 +167,9 @@ class RecordSender:
         else:
             self._count += 1
             self._refusals.delivered()
+            if self._away is not None:
+                print_note(f"kproc: {self._bootstrap} is back")
+                self._away = None
 
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
@@ -161,18 +181,32 @@ class RecordSender:
             self._is_down = True
 
     def _check(self) -> None:
-        if self._is_down:
-            # librdkafka reports "all brokers down" after a single closed connection. Connect to find out: go on if a
-            # process of the broker was restarted, and raise if the connection is refused.
-            self._is_down = False
-            connect(self._bootstrap).close()
+        if self._is_down and self._away is None:
+            self._check_broker()
+        self._is_down = False
         if self._error is not None:
-            reason = self._refusals.reason()
+            reason = self._away or self._refusals.reason()
             last = f"; {reason}" if reason else ""
             where = f"line {self._line}: " if self._line is not None else ""
-            done = self._abort() if self._is_transactional else f"{self._count} records were delivered"
+            done = self._abort() if self._is_transactional else self._delivered()
             raise Failure(f"{self._topic}: {where}{describe_error(self._error)}{last} ({done})")
         self._refusals.report()
+
+    def _check_broker(self) -> None:
+        """Connect to the broker, and report if that fails. librdkafka retries until the timeout of a record.
+
+        librdkafka reports "all brokers down" after a single closed connection, although the broker may have restarted
+        one of its processes only. Raise a Failure if the broker rejects the login, which no retry would change.
+        """
+        from kproc.client import AuthenticationFailed, ClientError
+
+        try:
+            connect(self._bootstrap).close()
+        except AuthenticationFailed as error:
+            raise Failure(f"{error} ({self._delivered()})") from error
+        except ClientError as error:
+            self._away = str(error)
+            print_note(f"kproc: {error}; trying again until a record has taken too long")
 
 
 def describe_error(error: Any) -> str:

@@ -109,7 +109,7 @@ def test_produce_record_size_limit_is_that_of_topic(kproc, topic):
     done = kproc(f"produce {(name := topic())}", stdin=large)
     assert (done.returncode, done.stderr) == (
         1,
-        f"kproc: {name}: line 1: Message size too large (0 records were delivered)\n",
+        f"kproc: {name}: line 1: Message size too large (MESSAGE_TOO_LARGE) (0 records were delivered)\n",
     )
 
 
