@@ -22,7 +22,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line, print_text
-from kproc.cli.tables import print_table
+from kproc.cli.tables import fits, print_table
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -66,7 +66,8 @@ def clients(
     """Show every connection: its client, user, software, listener, process, age and what it sends.
 
     Without an interval, rates are averages over the life of a connection. ID is the argument of kill-client: the
-    address of the broker, that of the client, and the process that accepted the connection. PRINCIPAL is the name in
+    address of the broker, that of the client, and the process that accepted the connection. A narrow terminal shows
+    the client's address alone, which kill-client accepts, too. PRINCIPAL is the name in
     access control rules. User:ANONYMOUS needed no login, and - has not logged in yet. STATE: open; held (not read,
     because something is full or an answer waits for the client); throttled by a quota. The lines below the table say
     for how much of its time each client was throttled, by which quota, and whose quota that is.
@@ -91,7 +92,10 @@ def clients(
 
 def kill_client(
     connection_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The connection, as `kproc clients` shows it.")
+        str,
+        typer.Argument(
+            metavar="ID", help="The connection, as `kproc clients` shows it, or the client's HOST:PORT."
+        ),
     ],
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -99,6 +103,8 @@ def kill_client(
 ) -> None:
     """Close one connection. Its requests in progress get no answer."""
     with connect(bootstrap) as client:
+        if _is_address(connection_id):
+            connection_id = _id_of_address(client, connection_id)
         if dry_run:
             is_there = any(row["id"] == connection_id for row in client.operate("clients").rows("clients"))
         else:
@@ -107,6 +113,26 @@ def kill_client(
         raise Failure(f"there is no connection {connection_id}; kproc clients shows all")
     result = "would close" if dry_run else "closed"
     print_done([{"id": connection_id, "result": result}], "{result} {id}", output)
+
+
+def _is_address(connection_id: str) -> bool:
+    """Return True for a client's address. Ids join their parts by dashes, which addresses do not have."""
+    return ":" in connection_id and "-" not in connection_id
+
+
+def _id_of_address(client: Client, address: str) -> str:
+    """Return the id of the connection from a client's address. Raise a Failure unless there is exactly one."""
+    rows = client.operate("clients").rows("clients")
+    ids = [str(row["id"]) for row in rows if _address(row) == address]
+    if len(ids) > 1:
+        raise Failure(
+            f"there are several connections from {address}: {', '.join(ids)}; give one of these ids"
+        )
+    return ids[0] if ids else address
+
+
+def _address(row: Mapping[str, Any]) -> str:
+    return f"{row['address']}:{row['port']}"
 
 
 def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:
@@ -164,7 +190,7 @@ def throttle_lines(rows: Sequence[Mapping[str, Any]], most: int = _THROTTLED_MAX
         for name, percent in row["throttled_percent"].items():
             quota = row["quotas"].get(name)
             limit = f"{name}={quota['value']:.15g} of {quota['of']}" if quota is not None else name
-            who = f"{row['client_id'] or '-'} ({row['principal']}, {row['address']}:{row['port']})"
+            who = f"{row['client_id'] or '-'} ({row['principal']}, {_address(row)})"
             if percent > 0:
                 found.append((percent, f"throttled {percent:.0f} % of the time: {who} by {limit}"))
     found.sort(key=lambda each: -each[0])
@@ -196,12 +222,16 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
 
 
 def print_clients(rows: list[dict[str, Any]]) -> None:
-    """Print the table.
+    """Print the table. If it does not fit, the id of a connection is its client's address, if that is unique.
 
     If no client has logged in, drop the column PRINCIPAL first, because all principals are User:ANONYMOUS.
     """
     is_telling = any(row["principal"] not in (None, "User:ANONYMOUS") for row in rows)
-    print_table(HEADER, map(_cells, rows), drop=DROPPED if is_telling else ("PRINCIPAL", *DROPPED), cut=CUT)
+    cells = [_cells(row) for row in rows]
+    addresses = [_address(row) for row in rows]
+    if not fits(HEADER, cells, CUT) and len(set(addresses)) == len(addresses):
+        cells = [[address, *others] for address, (_, *others) in zip(addresses, cells, strict=True)]
+    print_table(HEADER, cells, drop=DROPPED if is_telling else ("PRINCIPAL", *DROPPED), cut=CUT)
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

@@ -436,6 +436,6 @@ CONNECTIONS: Final = TopPage(
         ("OUT/S", "bytes per second to the client"),
         ("IDLE", "time since its last request"),
         ("PROC", "the Processor that has the socket"),
-        ("", "kproc clients shows the ids that kproc kill-client takes."),
+        ("", "kproc kill-client ADDRESS closes a connection."),
     ),
 )

@@ -10,6 +10,9 @@ from kproc.cli.clients import Order, add_rates, print_clients, sort_rows, thrott
 from tests.support.cases import in_one_test
 
 
+ID = "127.0.0.1:9092-127.0.0.1:53214-10-12"
+
+
 def client(name: str, **more: Any) -> dict[str, Any]:
     row = {"id": name, "client_id": name, "address": "127.0.0.1", "port": 1, "age_ms": 10_000, "idle_ms": 0,
            "requests": 100, "bytes_in": 1000, "bytes_out": 500, "principal": "User:ANONYMOUS",
@@ -44,7 +47,7 @@ def test_clients_are_sorted_by_what_was_asked(order: Order, first: str) -> None:
 def connected(principal: str | None, **more: Any) -> dict[str, Any]:
     """A row of `kproc clients`, with its rates."""
     row = client(
-        "127.0.0.1:9092-127.0.0.1:53214-10-12",
+        ID,
         client_id="billing",
         principal=principal,
         software_name="librdkafka",
@@ -85,9 +88,21 @@ def test_principals_that_are_all_the_same_are_the_first_to_go(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "130")
+    monkeypatch.setenv("COLUMNS", "105")
     print_clients([connected("User:ANONYMOUS")])
     assert capsys.readouterr().out.splitlines()[-1] == "(no room for PRINCIPAL, LISTENER)"
+
+
+def test_long_ids_are_addresses_before_columns_are_dropped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for columns, port, first in ((120, 2, "127.0.0.1:1"), (120, 1, ID), (200, 2, ID)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_clients([connected("User:alice"), connected("User:bob", port=port)])
+        header, row, *_, last = capsys.readouterr().out.splitlines()
+        assert row.split()[0] == first, (columns, port)
+        assert ("SOFTWARE" in header) == (first != ID or columns == 200), last
 
 
 def test_client_names_are_escaped_for_terminal(capsys: pytest.CaptureFixture[str]) -> None:
