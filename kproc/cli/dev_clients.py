@@ -97,14 +97,14 @@ def client_lines(throwaway: Throwaway | None, bootstrap: str) -> str:
 
     if throwaway is None:
         return _paragraph("clients", PLAINTEXT, None, bootstrap)
-    return "".join(
+    return "\n".join(
         _paragraph(user or "clients", throwaway.security(user), throwaway.client_file(user), bootstrap)
         for user in throwaway.users or [None]
     )
 
 
 def _paragraph(title: str, security: ClientSecurity, file: Path | None, bootstrap: str) -> str:
-    return "".join(f"{line}\n" for line in ("", f"{title}:", *_lines(security, file, bootstrap)))
+    return "".join(f"{line}\n" for line in (f"{title}:", *_lines(security, file, bootstrap)))
 
 
 def _lines(security: ClientSecurity, file: Path | None, bootstrap: str) -> Iterator[str]:

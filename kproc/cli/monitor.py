@@ -21,7 +21,7 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_topics
 from kproc.cli.failure import Failure
 from kproc.cli.human import camel_case, format_bytes
-from kproc.cli.lines import print_line, print_note
+from kproc.cli.lines import print_note, print_text
 from kproc.common.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _NAME_BYTES: Final = 8
 _SECONDS_MAX: Final = 86_400.0
 _ANONYMOUS: Final = "User:ANONYMOUS"
 _OUTCOMES: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
-_PARTS: Final = "time, API, topics, result, duration, request>response, client, user if there is one, address"
+_HEADER: Final = "TIME API TOPICS RESULT DURATION REQUEST>RESPONSE CLIENT [USER] ADDRESS"
+_INDENT: Final = " " * len("00:00:00.000 ")
 
 
 ApiFilter = Annotated[
@@ -109,7 +110,9 @@ def _follow(
     end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
     silent = _report_silent(connection.operate("monitor", **watch), [])
     if sys.stdout.isatty() and sys.stderr.isatty():
-        print_note(f"kproc: requests from now on; Ctrl-C ends. A line is: {_PARTS}")
+        print_note("kproc: requests from now on; Ctrl-C ends")
+        if output is not Format.JSON:
+            print_note(_HEADER)
     while left > 0 and time.monotonic() < end_s:
         time.sleep(max(0.0, min(_POLL_S, end_s - time.monotonic())))
         answer = connection.operate("monitor", **watch)
@@ -152,7 +155,7 @@ def _print(row: dict[str, Any], output: Format) -> None:
     except (KeyError, TypeError, ValueError, ArithmeticError, OSError) as error:
         # A program that is no kproc broker can answer anything.
         raise Failure(f"the broker's answer has a line that cannot be shown: {error!r}") from error
-    print_line(line)
+    print_text(line, indent=_INDENT)
 
 
 def format_row(row: dict[str, Any]) -> str:

@@ -156,12 +156,19 @@ def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
 
 
 def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
+    wanted, owner = _parse_topics(given.topics), os.getpid()
+    run_dev = _run_dev_alone if given.control is None else _run_dev_with_control
+    code = run_dev(given, flags, wanted)
+    # A forked role can return from here, too.
+    if os.getpid() == owner and sys.stderr.isatty():
+        print_note("kproc: stopped")
+    return code
+
+
+def _run_dev_alone(given: argparse.Namespace, flags: list[Flag], wanted: Mapping[str, int]) -> int:
     import shutil
     import tempfile
 
-    wanted = _parse_topics(given.topics)
-    if given.control is not None:
-        return _run_dev_with_control(given, flags, wanted)
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
     throwaway = None
@@ -416,14 +423,15 @@ def _dev_text(
 ) -> str:
     """Return the banner of `kproc dev`.
 
-    The settings for clients follow if clients need a password, or with `has_snippets`.
+    The settings for clients precede it if clients need a password, or with `has_snippets`. They are long, and the
+    address must still be on the screen.
     """
     from kproc.cli.dev_clients import banner, client_lines
 
     file = throwaway.client_file() if throwaway is not None else None
     text = banner(ready, topics, is_temporary=is_temporary, command_config=file)
     if throwaway is not None or has_snippets:
-        return text + client_lines(throwaway, ready["bootstrap"])
+        return f"{client_lines(throwaway, ready['bootstrap'])}\n{text}"
     return text + "\nSettings for other clients: kproc dev --snippets\n"
 
 

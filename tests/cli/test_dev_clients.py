@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -33,11 +34,12 @@ def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> Non
         )
     try:
         text = wait_until(
-            lambda: "kafka-python" in (shown := output.read_text()) and shown,
+            lambda: "kproc consume greetings" in (shown := output.read_text()) and shown,
             seconds=SECONDS,
             what="the lines",
         )
-        told = dict(re.findall(r"^  (kproc|confluent-kafka)\s+(.*)$", str(text), re.MULTILINE))
+        told = dict(re.findall(r"^  (kproc|confluent-kafka) {2,}(.*)$", str(text), re.MULTILINE))
+        assert len(text.partition("kproc is ready at ")[2].splitlines()) < 12, "the address is on the screen"
         from confluent_kafka import Producer
 
         producer = Producer(json.loads(told["confluent-kafka"]))
@@ -59,12 +61,13 @@ def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> Non
 def test_dev_has_topics_when_ready_and_clamps_replication(tmp_path: Path) -> None:
     ready_file, output = tmp_path / "ready.json", tmp_path / "output"
     command = [sys.executable, "-m", "kproc", "dev", "--port", "0", "--topic", "orders:3", "--topic", "audit"]
+    terminal, errors = pty.openpty()
     with open(output, "wb") as file:
         child = subprocess.Popen(
             [*command, "--ready-file", str(ready_file)],
             cwd=ROOT,
             stdout=file,
-            stderr=file,
+            stderr=errors,
             env={**os.environ, "TMPDIR": str(tmp_path)},
         )
     try:
@@ -83,7 +86,11 @@ def test_dev_has_topics_when_ready_and_clamps_replication(tmp_path: Path) -> Non
     finally:
         child.send_signal(signal.SIGINT)
         child.wait(SECONDS)
+    os.close(errors)
+    log = os.read(terminal, 10_000).decode()
+    os.close(terminal)
     text = output.read_text()
     assert "topics    orders (3 partitions), audit (1 partition)\n" in text
-    assert text.count("topic a gets 1 replica instead of 3") == 1
-    assert "topic b" not in text
+    assert log.count("topic a gets 1 replica instead of 3") == 1
+    assert log.endswith("kproc: stopped\r\n")
+    assert "topic b" not in log

@@ -9,7 +9,6 @@ import pytest
 from kproc.cli.clients import Order, add_rates, print_clients, sort_rows, throttle_lines
 from tests.support.cases import in_one_test
 
-
 ID = "127.0.0.1:9092-127.0.0.1:53214-10-12"
 
 

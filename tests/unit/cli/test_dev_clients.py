@@ -63,7 +63,6 @@ def test_banner_shows_further_addresses() -> None:
 
 def test_client_lines_without_security_have_the_address_only() -> None:
     assert client_lines(None, "127.0.0.1:7").splitlines() == [
-        "",
         "clients:",
         "  kproc                 kproc topic list -b 127.0.0.1:7",
         "  Kafka's tools         --bootstrap-server 127.0.0.1:7",

@@ -61,3 +61,17 @@ def test_malformed_line_is_one_clear_error(changes: dict[str, Any]) -> None:
 def test_line_that_is_no_object_is_one_clear_error() -> None:
     with pytest.raises(Failure, match="a line that cannot be shown"):
         monitor._print([], Format.TABLE)  # type: ignore[arg-type]
+
+
+def test_line_breaks_between_words_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal once broke `127.0.0.1` into two lines."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {**ROW, "topics": ["__consumer_offsets"], "user": "User:admin", "address": "127.0.0.1"}
+    monitor._print(row, Format.TABLE)
+    first, second = capsys.readouterr().out.splitlines()
+    assert max(len(first), len(second)) <= 80
+    assert [*first.split(), *second.split()] == format_row(row).split()
+    assert second.startswith(" " * 13)
