@@ -18,6 +18,7 @@ from kproc.cli.record_json import Consumed
 
 if TYPE_CHECKING:
     from kproc.cli.batch_check import CheckedBatch
+    from kproc.client import Client
 
 Partition = tuple[str, int]
 
@@ -211,6 +212,9 @@ class RecordReader:
         self._is_down = self._is_away = False
         self._behind: dict[Partition, int] = {}  # The offset after the last skipped batch.
         self._bootstrap = bootstrap
+        # The connection that searches for unreadable batches. Keep it, because a topic with a record every other second
+        # is searched in every pause, and a new connection can cost a TLS handshake and a login.
+        self._searcher: Client | None = None
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -285,6 +289,7 @@ class RecordReader:
         librdkafka can wait for ever for a broker that hangs, and Ctrl-C would have no effect. The daemon thread ends
         with this process.
         """
+        self._close_searcher()
         raised: list[Exception] = []
 
         def close_consumer() -> None:
@@ -314,30 +319,48 @@ class RecordReader:
         """Search the current positions for an unreadable batch. Report it, then stop or skip it."""
         from confluent_kafka import TopicPartition
 
-        from kproc.cli.batch_check import find_unreadable
         from kproc.client import ClientError
 
         waiting = self._progress.waiting
         if not waiting:
             return
         at = self._consumer.position([TopicPartition(*each) for each in waiting])
+        is_new = self._searcher is None
         try:
-            with connect(self._bootstrap) as client:
-                for each in at:
-                    offset = max(each.offset, self._behind.get((each.topic, each.partition), each.offset))
-                    if offset < 0:  # librdkafka has not read any record of the partition.
-                        offset = self._source.start_of((each.topic, each.partition))
-                    found = (
-                        find_unreadable(client, each.topic, each.partition, offset) if offset >= 0 else None
-                    )
-                    if found is not None:
-                        self._on_unreadable(each.topic, each.partition, found)
+            try:
+                self._search(at)
+            except ClientError:
+                self._close_searcher()
+                if is_new:
+                    raise
+                # The broker has restarted, or has closed the connection because it was idle.
+                self._search(at)
         except UnreadableBatch:
             raise
         except (ClientError, Failure) as error:
             # The batch cannot be fetched, because another broker leads the partition or this one is down. _check_broker
             # reports the latter.
             logger.debug("cannot search for unreadable batches: %s", error)
+
+    def _search(self, positions: Sequence[Any]) -> None:
+        """Search these positions for an unreadable batch by the kept connection, which is opened if necessary."""
+        from kproc.cli.batch_check import find_unreadable
+
+        if self._searcher is None:
+            self._searcher = connect(self._bootstrap)
+        for each in positions:
+            partition = each.topic, each.partition
+            offset = max(each.offset, self._behind.get(partition, each.offset))
+            if offset < 0:  # librdkafka has not read any record of the partition.
+                offset = self._source.start_of(partition)
+            found = find_unreadable(self._searcher, *partition, offset) if offset >= 0 else None
+            if found is not None:
+                self._on_unreadable(*partition, found)
+
+    def _close_searcher(self) -> None:
+        if self._searcher is not None:
+            self._searcher.close()
+            self._searcher = None
 
     def _on_unreadable(self, topic: str, partition: int, batch: CheckedBatch) -> None:
         from confluent_kafka import TopicPartition

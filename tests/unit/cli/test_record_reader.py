@@ -1,8 +1,15 @@
-"""What a reader has left to read, as partitions come, go and end."""
+"""What a reader has left to read, as partitions come, go and end, and its search for unreadable batches."""
 
 from __future__ import annotations
 
-from kproc.cli.record_reader import Progress
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from kproc.cli import batch_check, record_reader
+from kproc.cli.record_reader import Assigned, OffsetRange, Progress, RecordReader
+from kproc.client import ConnectionLost
 
 ENDS = {("t", 0): 3, ("t", 1): 2, ("u", 0): 0}
 
@@ -60,3 +67,57 @@ def test_without_an_end_nothing_is_ever_done():
     progress.finish(("t", 0))
     assert progress.wants(("t", 0), 1 << 40)
     assert not progress.is_done
+
+
+class QuietConsumer:
+    """librdkafka's consumer of a topic that gets no records."""
+
+    def __init__(self, _settings: dict[str, Any]) -> None:
+        pass
+
+    def assign(self, _partitions: list[Any]) -> None:
+        pass
+
+    def poll(self, _timeout: float) -> None:
+        pass
+
+    def position(self, partitions: list[Any]) -> list[Any]:
+        return partitions
+
+
+class Connection:
+    """A connection to a broker, which closes it at the search `lost_at`."""
+
+    def __init__(self, lost_at: int) -> None:
+        self.searches = 0
+        self.lost_at = lost_at
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_search_for_unreadable_batches_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It connected and logged in for each search, and there is one in each pause of a second."""
+    opened: list[Connection] = []
+
+    def connect(_bootstrap: str) -> Connection:
+        opened.append(Connection(lost_at=3))
+        return opened[-1]
+
+    def search(client: Connection, *_: Any) -> None:
+        client.searches += 1
+        if client.searches == client.lost_at:
+            raise ConnectionLost("closed")
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", QuietConsumer)
+    monkeypatch.setattr(record_reader, "connect", connect)
+    monkeypatch.setattr(batch_check, "find_unreadable", search)
+    source = Assigned(OffsetRange({("t", 0): 0}, {("t", 0): 0}), Progress(None))
+    reader = RecordReader("b:1", ["t"], source)
+    for _ in range(8):
+        assert reader.read(1) == []
+    assert [each.searches for each in opened] == [2]  # After 4 and 8 polls.
+    for _ in range(8):
+        assert reader.read(1) == []
+    assert [(each.searches, each.is_closed) for each in opened] == [(3, True), (1, False)]
