@@ -43,7 +43,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     """,
     "topic describe": """
         kproc topic describe orders
-        kproc topic describe orders users --format json
+        kproc topic describe 'pay*' users --format json
     """,
     "topic alter": """
         kproc topic alter orders --partitions 12

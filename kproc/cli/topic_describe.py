@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
 
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
+from kproc.cli.completion import complete_topics
 from kproc.cli.config_requests import SET_ON_TOPIC, describe_configs, topic_resource
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.topic_usage import Gaps, log_sizes
-from kproc.cli.topics import Names, checked_topics
+from kproc.cli.topics import find_topics
 from kproc.cli.transaction_requests import open_transactions
 from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.clock import SystemClock
@@ -23,7 +26,14 @@ if TYPE_CHECKING:
 
 
 def describe(
-    names: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC", help="Names, or patterns such as 'pay*'.", autocompletion=complete_topics
+        ),
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
     """Show partitions and the settings of topics.
 
@@ -34,7 +44,7 @@ def describe(
     """
     gaps, errors = Gaps(), dict[Partition, str]()
     with connect(bootstrap) as client:
-        described = _describe(client, checked_topics(client, names), gaps, errors)
+        described = _describe(client, find_topics(client, names), gaps, errors)
     line_of = explain_unserved(bootstrap, errors)
     for topic in described:
         for row in topic["partitions"]:

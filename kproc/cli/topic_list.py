@@ -24,7 +24,6 @@ from kproc.cli.completion import complete_topics
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import PATIENCE_MS
-from kproc.cli.patterns import is_topic_pattern, matching_topics
 from kproc.cli.rights import note_empty_list
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import (
@@ -38,7 +37,7 @@ from kproc.cli.topic_usage import (
     retentions,
     surveyed_logs,
 )
-from kproc.cli.topics import checked_topics
+from kproc.cli.topics import find_topics
 from kproc.cli.unserved import Partition
 from kproc.common.clock import SystemClock
 
@@ -92,15 +91,9 @@ class TopicSelection:
 
     def topics(self, client: Client) -> list[dict[str, Any]]:
         """Return the metadata of the chosen topics. Raise a Failure for a name or pattern without a topic."""
-        if self.names and not any(map(is_topic_pattern, self.names)):
-            return checked_topics(client, self.names)
-        known = {each["name"]: each for each in topic_metadata(client, None)}
-        usual = [name for name, each in known.items() if self.internal or not each.get("is_internal")]
-        chosen = matching_topics(self.names, usual) if self.names else usual
-        # Names without a pattern are also those of internal topics, and must exist.
-        if any(name not in known for name in chosen):
-            return checked_topics(client, chosen)
-        return [known[name] for name in chosen]
+        if self.names:
+            return find_topics(client, self.names, internal=self.internal)
+        return [each for each in topic_metadata(client, None) if self.internal or not each.get("is_internal")]
 
 
 def list_topics(

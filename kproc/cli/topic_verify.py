@@ -24,7 +24,7 @@ from kproc.cli.lines import print_line, print_text
 from kproc.cli.offsets import PATIENCE_MS, served_offsets
 from kproc.cli.positions import Partitions, chosen_partitions
 from kproc.cli.tables import print_table
-from kproc.cli.topics import checked_topics
+from kproc.cli.topics import checked_topics, find_topics
 from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.reading import EARLIEST, LATEST
 
@@ -40,7 +40,7 @@ def verify(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC",
-            help="Names of topics. Default: all, internal ones too.",
+            help="Names, or patterns such as 'pay*'. Default: all, internal ones too.",
             autocompletion=complete_topics,
         ),
     ] = None,
@@ -79,8 +79,9 @@ def verify(
 
 
 def _topics(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
-    known = topic_metadata(client, None) if not names else []
-    return checked_topics(client, names or sorted(topic["name"] for topic in known))
+    if names:
+        return find_topics(client, names)
+    return checked_topics(client, sorted(topic["name"] for topic in topic_metadata(client, None)))
 
 
 def _verify(client: Client, topic: str, partition: int, start: int, end: int) -> dict[str, Any]:

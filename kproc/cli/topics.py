@@ -23,6 +23,7 @@ from kproc.cli.completion import complete_topic_settings, complete_topics
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.failure import explain
 from kproc.cli.offsets import find_offsets
+from kproc.cli.patterns import is_topic_pattern, matching_topics
 from kproc.cli.rights import topics_without_right
 from kproc.cli.unserved import Partition
 from kproc.common.reading import EARLIEST, LATEST
@@ -185,6 +186,19 @@ def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, out
     ]
     rows = [{"name": result["name"], "result": done} for result in results if not result["error_code"]]
     print_done(rows, "{result} {name}", output, refusals)
+
+
+def find_topics(client: Client, names: list[str], *, internal: bool = False) -> list[dict[str, Any]]:
+    """Return the metadata of topics by names and patterns. Raise a Failure for one without a topic.
+
+    internal: patterns match internal topics, too.
+    """
+    if any(map(is_topic_pattern, names)):
+        known = topic_metadata(client, None)
+        names = matching_topics(
+            names, [each["name"] for each in known if internal or not each.get("is_internal")]
+        )
+    return checked_topics(client, list(dict.fromkeys(names)))
 
 
 def checked_topics(

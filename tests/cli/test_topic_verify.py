@@ -37,7 +37,7 @@ def test_verify_of_readable_topic_succeeds(broker: BrokerUnderTest) -> None:
         client.create_topic(name, partitions=2)
         for codec in range(5):
             assert client.produce(name, batch(b"a" * 1000, codec=codec), partition=1)["error_code"] == 0
-    done = run_kproc("topic", "verify", name, "-b", broker.bootstrap)
+    done = run_kproc("topic", "verify", f"{name[:-1]}[{name[-1]}]", "-b", broker.bootstrap)
     assert (done.returncode, done.stderr) == (0, "")
     *_, last, total = done.stdout.splitlines()
     assert last.split() == [name, "1", "5", "5", "0"]
