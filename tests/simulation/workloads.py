@@ -643,6 +643,12 @@ class Reader(Worker):
                 yield from self.pause(answer["throttle_time"])
                 continue
             row = answer["responses"][0]["partitions"][0]
+            if row["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE and topic.retention_ms is not None:
+                # Retention may have deleted records since the log's start was asked for.
+                moved = yield from self.find(topic, partition, -2)
+                if moved > position:
+                    start = position = moved
+                    continue
             if row["error_code"]:
                 yield from self.try_again(topic, partition, row["error_code"])
                 continue
