@@ -122,7 +122,7 @@ GROUPS: Final = TopPage(
         ("", "yellow: the group has a lag and no member"),
         ("BEHIND", "age of the oldest record that is not committed, of rows shown"),
         ("TYPE", "how members join: classic, consumer (KIP-848), share, streams"),
-        ("PROTOCOL", "what a classic group is for: consumer for consumers of topics, connect"),
+        ("PROTOCOL", "purpose of a classic group: consumer (reads topics), connect ..."),
         ("", "kproc group describe GROUP shows the partitions."),
     ),
 )
