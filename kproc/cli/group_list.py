@@ -85,6 +85,8 @@ def list_groups(
     with connect(bootstrap) as client:
         client.timeout_ms = PATIENCE_MS
         rows = listed_groups(client, wanted)
+        if not rows and not wanted:
+            note_empty_list(client, "groups")
         by_name = {row["group"]: row for row in rows}
         add_members(client, by_name)
         add_ages(client, by_name, add_lags(client, by_name, gaps), gaps)
@@ -100,8 +102,6 @@ def list_groups(
             cut=("GROUP",),
         )
         print_count(len(rows), "group")
-    if not rows and not wanted:
-        note_empty_list("groups")
     gaps.report()
 
 

@@ -35,21 +35,20 @@ def topics_without_right(topics: Iterable[Mapping[str, Any]], operation: Operati
 
 def require_on_cluster(client: Client, operation: Operation) -> None:
     """Raise a Failure if the user may not do the operation on the cluster."""
-    from kproc.wire.header import ApiKey
-
-    fields = {"include_cluster_authorized_operations": True}
-    cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, fields)
-    if _is_denied(cluster.get("cluster_authorized_operations"), operation):
+    if _is_denied(_operations_on_cluster(client), operation):
         denied = f"access denied: this needs {operation.name} on the cluster"
         raise Failure(name_code(denied, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
-def note_empty_list(things: str) -> None:
-    """Print a note that an empty list can mean missing rights, if the connection has a login or TLS.
+def note_empty_list(client: Client, things: str) -> None:
+    """Print a note that an empty list can mean missing rights, if the user may not describe the cluster.
 
-    Brokers leave out what the user may not describe, without an error.
+    Brokers leave out what the user may not describe, without an error. An administrator may describe the cluster, and
+    without an authorizer everybody may. The request is only sent if the connection has a login or TLS.
     """
-    if client_security() is not None:
+    from kproc.broker.security.acl import Operation
+
+    if client_security() is not None and _is_denied(_operations_on_cluster(client), Operation.DESCRIBE):
         print_note(
             f"kproc: no {things} are visible to this user: there are none, or the right DESCRIBE is missing"
         )
@@ -59,6 +58,17 @@ def note_unchecked_rights() -> None:
     """Print a note that a dry run did not check the rights, if the connection has a login or TLS."""
     if client_security() is not None:
         print_note("kproc: the dry run did not check whether this user has the right to do it")
+
+
+def _operations_on_cluster(client: Client) -> int | None:
+    """Return the bits of the operations that the user may do on the cluster, or None from a broker before Kafka 2.8."""
+    from kproc.wire.header import ApiKey
+
+    if ApiKey.DESCRIBE_CLUSTER not in client.api_versions():
+        return None
+    answer = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": True})
+    operations: int = answer["cluster_authorized_operations"]
+    return operations
 
 
 def _is_denied(operations: int | None, operation: Operation) -> bool:

@@ -120,6 +120,8 @@ def list_topics(
             stack.enter_context(local)
         meter = TrafficMeter(client, local, gaps) if interval else None
         topics = selection.topics(client)
+        if not topics:
+            note_empty_list(client, "topics")
         partitions = [
             (topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]
         ]
@@ -136,8 +138,6 @@ def list_topics(
     sort_rows(rows, sort)
     _print_topics(rows[: selection.limit], len(rows), output)
     gaps.report()
-    if not rows:
-        note_empty_list("topics")
     # A local broker's survey has the errors of all topics.
     if unserved := sorted(errors.keys() & set(partitions)):
         _print_unserved(unserved)

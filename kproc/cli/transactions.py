@@ -98,6 +98,8 @@ def list_transactions(
             duration_ms=int(longer_than * 1000) if longer_than >= 0 else -1,
             pattern=pattern,
         )
+        if not found and not states and pattern is None and longer_than < 0:
+            note_empty_list(client, "transactional ids")
     rows = [
         {
             "transactional_id": row["transactional_id"],
@@ -115,8 +117,6 @@ def list_transactions(
         if rows:
             print_line()
             print_line(f"{', '.join(f'{counts[name]} {name}' for name in STATES if counts[name])}")
-    if not rows and not states and pattern is None and longer_than < 0:
-        note_empty_list("transactional ids")
 
 
 Ids = Annotated[

@@ -133,6 +133,10 @@ class ScriptedClient:
             ]
         }
 
+    def _describe_cluster(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        assert fields["include_cluster_authorized_operations"]
+        return {"cluster_authorized_operations": 0 if ApiKey.DESCRIBE_CLUSTER in self.denied else -1}
+
     def _describe_log_dirs(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         if ApiKey.DESCRIBE_LOG_DIRS in self.denied:
             return {"error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), "results": []}

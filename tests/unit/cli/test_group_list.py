@@ -186,7 +186,10 @@ def test_empty_list_names_rights_as_a_reason_if_logged_in(
 ) -> None:
     broker.groups.clear()
     assert call_kproc(capsys, "group", "list").stderr == ""
+    assert ApiKey.DESCRIBE_CLUSTER not in broker.requests
     monkeypatch.setattr(rights, "client_security", ClientSecurity)
+    assert call_kproc(capsys, "group", "list").stderr == ""
+    broker.denied = {ApiKey.DESCRIBE_CLUSTER}
     assert call_kproc(capsys, "group", "list").stderr == (
         "kproc: no groups are visible to this user: there are none, or the right DESCRIBE is missing\n"
     )

@@ -9,6 +9,7 @@ import pytest
 from kproc.broker.security.acl import Operation
 from kproc.cli.failure import Failure
 from kproc.cli.rights import require_on_cluster, topics_without_right
+from kproc.wire.header import ApiKey
 
 DELETE_BIT = 1 << Operation.DELETE
 UNKNOWN = -(2**31)
@@ -31,6 +32,9 @@ class Cluster:
 
     def __init__(self, operations: int) -> None:
         self.operations = operations
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return {ApiKey.DESCRIBE_CLUSTER: (0, 1)}
 
     def call_latest(self, _key: int, fields: dict[str, Any]) -> dict[str, Any]:
         assert fields == {"include_cluster_authorized_operations": True}
