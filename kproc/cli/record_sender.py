@@ -19,6 +19,8 @@ from kproc.cli.refusals import DEBUG, Refusals
 
 PROPAGATION_MS = 3_000
 """Time that librdkafka waits for an unknown topic to appear. It can be short, because auto-creation is immediate."""
+INTERRUPT_SECONDS = 0.5
+"""Time limit of sending the records that are in the queue at Ctrl-C."""
 STEP_SECONDS = 30.0
 """Time limit of beginning, committing or aborting a transaction."""
 RECORD_BYTES_MAX = 1_000_000_000
@@ -125,8 +127,8 @@ class RecordSender:
         """
         if self._is_transactional:
             self._abort()
-        elif waiting := len(self._producer):
-            print_note(f"kproc: {self._delivered()}, {waiting} others were not confirmed")
+        elif waiting := self._producer.flush(INTERRUPT_SECONDS):
+            print_note(f"kproc: {self._delivered()}; not confirmed: {counted(waiting, 'record')}")
 
     def _delivered(self) -> str:
         return f"{counted(self._count, 'record')} {'was' if self._count == 1 else 'were'} delivered"
