@@ -11,6 +11,7 @@ from kproc.tools.load.batches import compressed_batch
 from kproc.tools.load.build import compiler
 from kproc.tools.load.run import LoadFailed, run_load
 from tests.support.broker import BrokerUnderTest
+from tests.support.short_load import run_short_load
 from tests.support.topics import fresh_name
 
 pytestmark = [
@@ -18,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH to build it with"),
 ]
 
-SHORT: dict[str, Any] = {"seconds": 0.1, "warmup": 0.02}
 on_processes = pytest.mark.transports("process")
 
 
@@ -30,7 +30,7 @@ def test_load_generator_sends_given_batches_unchanged(
     batch = compressed_batch(codec, 1000, 100_000, 1_700_000_000_000)
     (tmp_path / "batch").write_bytes(batch)
     options: dict[str, Any] = {"topic": fresh_name("load"), "batch_file": tmp_path / "batch"}
-    result = run_load("produce", broker.bootstrap, **SHORT, **options)
+    result = run_short_load("produce", broker.bootstrap, **options)
     assert result["bytes"] == result["requests"] * len(batch) > 0
     assert result["records"] == result["requests"] * (100_000 // 1010)
 

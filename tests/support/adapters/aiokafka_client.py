@@ -107,6 +107,7 @@ class _Tail:
             group_id=None,
             enable_auto_commit=False,
             fetch_max_wait_ms=FETCH_WAIT_MS,
+            request_timeout_ms=FETCH_WAIT_MS + 40_000,
         )
         await self._consumer.start()
         self._consumer.assign([self._where])

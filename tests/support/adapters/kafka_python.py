@@ -93,6 +93,8 @@ class _Tail:
             group_id=None,
             enable_auto_commit=False,
             fetch_max_wait_ms=FETCH_WAIT_MS,
+            # kafka-python rejects a timeout that is not above the wait, which is stretched on a busy machine.
+            request_timeout_ms=FETCH_WAIT_MS + 30_000,
         )
 
     def __enter__(self) -> _Tail:
