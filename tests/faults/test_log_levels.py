@@ -81,7 +81,8 @@ def test_log_level_survives_controller_death_but_not_a_restart(broker: ServedBro
     assert shown("kproc.broker.api", "kproc.broker.processor", "root") == ["ERROR", "TRACE", "INFO"]
     unset = ("--unset", "kproc.broker.processor", "--bootstrap", broker.bootstrap)
     taken = run_kproc("config", "set", "--loggers", *unset)
-    assert (taken.returncode, taken.stdout) == (0, "changed log levels of broker 1: kproc.broker.processor\n")
+    changed = "changed kproc.broker.processor of log levels of broker 1: TRACE -> default\n"
+    assert (taken.returncode, taken.stdout) == (0, changed)
     assert shown("kproc.broker.processor.connection_table") == ["INFO"]
 
     broker.stop()
