@@ -45,12 +45,12 @@ class RecordSender:
         self._topic = topic
         self._partition = partition
         self._count = 0
+        self._enqueued = 0
         self._error: Any = None
         self._line: int | None = None
         self._is_down = False
-        self._away: str | None = (
-            None  # The reason why the last connection failed, until a record is delivered.
-        )
+        # The reason why the last connection failed, until a record is delivered.
+        self._away: str | None = None
         self._refusals = Refusals(topic, bootstrap)
         self._bootstrap = bootstrap
         self._producer = Producer(
@@ -91,6 +91,7 @@ class RecordSender:
         while True:
             try:
                 self._producer.produce(self._topic, record.value, record.key, **options)
+                self._enqueued += 1
                 break
             # librdkafka's queue is full. Polling handles delivery reports, and each one frees space for a record.
             except BufferError:
@@ -118,20 +119,23 @@ class RecordSender:
         if self._is_transactional:
             return self._abort()
         self._flush()
-        return f"{self._count} records before it were delivered; it and all later ones were not sent"
+        return f"{self._delivered(' before it')}; it and all later ones were not sent"
 
     def interrupt(self) -> None:
         """Abort an open transaction, because read_committed consumers would wait for its timeout.
 
-        Otherwise report the records that wait for a broker that is away, because they are lost.
+        Otherwise send the queued records for INTERRUPT_SECONDS, and report the records that the broker did not confirm.
         """
         if self._is_transactional:
             self._abort()
-        elif waiting := self._producer.flush(INTERRUPT_SECONDS):
-            print_note(f"kproc: {self._delivered()}; not confirmed: {counted(waiting, 'record')}")
+            return
+        self._producer.flush(INTERRUPT_SECONDS)
+        # Compare with the delivered records, because the flush also counts records as done whose delivery failed.
+        if unconfirmed := self._enqueued - self._count:
+            print_note(f"kproc: {self._delivered()}; not confirmed: {counted(unconfirmed, 'record')}")
 
-    def _delivered(self) -> str:
-        return f"{counted(self._count, 'record')} {'was' if self._count == 1 else 'were'} delivered"
+    def _delivered(self, which: str = "") -> str:
+        return f"{counted(self._count, 'record')}{which} {'was' if self._count == 1 else 'were'} delivered"
 
     def _flush(self) -> None:
         while self._producer.flush(0.5):
@@ -183,11 +187,15 @@ class RecordSender:
             self._is_down = True
 
     def _check(self) -> None:
+        from confluent_kafka import KafkaError
+
         if self._is_down and self._away is None:
             self._check_broker()
         self._is_down = False
         if self._error is not None:
-            reason = self._away or self._refusals.reason()
+            # A broker that is back can reject the first record. Then the lost connection is not the reason.
+            is_late = self._error.code() == KafkaError._MSG_TIMED_OUT
+            reason = (self._away if is_late else None) or self._refusals.reason()
             last = f"; {reason}" if reason else ""
             where = f"line {self._line}: " if self._line is not None else ""
             done = self._abort() if self._is_transactional else self._delivered()
@@ -205,7 +213,9 @@ class RecordSender:
         try:
             connect(self._bootstrap).close()
         except AuthenticationFailed as error:
-            raise Failure(f"{error} ({self._delivered()})") from error
+            # An abort would wait in vain for the same broker.
+            fate = "the transaction ends by its timeout" if self._is_transactional else self._delivered()
+            raise Failure(f"{error} ({fate})") from error
         except ClientError as error:
             self._away = str(error)
             print_note(f"kproc: {error}; trying again until a record has taken too long")
