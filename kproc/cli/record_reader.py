@@ -187,6 +187,31 @@ class Assigned:
         """Do nothing, because there is nothing to commit."""
 
 
+class BrokerWatch:
+    """Checks a broker that librdkafka reports as down. librdkafka does so after a single closed connection."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.is_away = False
+
+    def check(self, *, follow: bool) -> None:
+        """Connect to the broker. If that fails, raise the error, or with `follow` report it once until it is back."""
+        from kproc.client import ClientError
+
+        try:
+            connect(self._bootstrap).close()
+        except ClientError as error:
+            if not follow:
+                raise
+            if not self.is_away:
+                print_note(f"kproc: {error}; trying again until it is back")
+            self.is_away = True
+        else:
+            if self.is_away:
+                print_note(f"kproc: {self._bootstrap} is back")
+            self.is_away = False
+
+
 class RecordReader:
     """Reads the partitions of its source with librdkafka's consumer."""
 
@@ -209,7 +234,8 @@ class RecordReader:
         self._fatal: str | None = None
         self._skips_unreadable = skips_unreadable
         self._quiet_polls = 0  # Consecutive empty polls.
-        self._is_down = self._is_away = False
+        self._is_down = False
+        self._watch = BrokerWatch(bootstrap)
         self._behind: dict[Partition, int] = {}  # The offset after the last skipped batch.
         self._bootstrap = bootstrap
         # The connection that searches for unreadable batches. Keep it, because a topic with a record every other second
@@ -267,11 +293,9 @@ class RecordReader:
                         headers=message.headers() or (),
                     )
                 )
-        if (self._is_down or self._is_away) and not records:
-            # librdkafka reports "all brokers down" after a single closed connection. Connect to find out if the broker
-            # is really down.
+        if (self._is_down or self._watch.is_away) and not records:
             self._is_down = False
-            self._check_broker()
+            self._watch.check(follow=self._progress.is_endless)
         self._quiet_polls = 0 if records else self._quiet_polls + 1
         if not records and (self._fatal is not None or self._is_check_due()):
             self._find_unreadable()
@@ -294,7 +318,7 @@ class RecordReader:
 
         def close_consumer() -> None:
             try:
-                self._source.finish(is_away=self._is_away)
+                self._source.finish(is_away=self._watch.is_away)
             except (Failure, RuntimeError) as error:
                 raised.append(error)  # The waiting thread raises it.
             self._consumer.close()
@@ -338,7 +362,7 @@ class RecordReader:
         except UnreadableBatch:
             raise
         except (ClientError, Failure) as error:
-            # The batch cannot be fetched, because another broker leads the partition or this one is down. _check_broker
+            # The batch cannot be fetched, because another broker leads the partition or this one is down. BrokerWatch
             # reports the latter.
             logger.debug("cannot search for unreadable batches: %s", error)
 
@@ -378,23 +402,6 @@ class RecordReader:
         self._source.on_skipped((topic, partition), batch.next_offset)
         self._fatal = None
         self._quiet_polls = 0
-
-    def _check_broker(self) -> None:
-        """Connect to the broker. If that fails, raise the error, or with --follow report it and go on waiting."""
-        from kproc.client import ClientError
-
-        try:
-            connect(self._bootstrap).close()
-        except ClientError as error:
-            if not self._progress.is_endless:
-                raise
-            if not self._is_away:
-                print_note(f"kproc: {error}; trying again until it is back")
-            self._is_away = True
-        else:
-            if self._is_away:
-                print_note(f"kproc: {self._bootstrap} is back")
-            self._is_away = False
 
     def _on_message_error(self, message: Any, error: Any) -> None:
         from confluent_kafka import KafkaError

@@ -14,7 +14,7 @@ from kproc.cli.common import Failure, connect_for_records, librdkafka_security, 
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
-from kproc.cli.record_reader import LEAVE_WITHIN_S, WAIT_S
+from kproc.cli.record_reader import LEAVE_WITHIN_S, WAIT_S, BrokerWatch
 
 # Without --follow the command ends when no record has come for this long. A new member gets its first partitions within
 # about 2 s.
@@ -84,6 +84,8 @@ class ShareReader:
         self._count = 0
         self._seen: set[tuple[str, int, int]] = set()
         self._fatal: str | None = None
+        self._is_down = False
+        self._watch = BrokerWatch(bootstrap)
         self._consumer = consumer_class(
             {
                 "bootstrap.servers": bootstrap,
@@ -133,6 +135,9 @@ class ShareReader:
                 records.append(record)
             else:
                 self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
+        if (self._is_down or self._watch.is_away) and not records:
+            self._is_down = False
+            self._watch.check(follow=self._follow)
         self._idle_s = 0.0 if records else self._idle_s + WAIT_S
         if self._fatal is not None and not records:
             raise Failure(f"group {self._group}: {self._fatal}")
@@ -200,10 +205,9 @@ class ShareReader:
         from kproc.cli.record_sender import describe_error
 
         # librdkafka connects again by itself, so with --follow the restart of a broker does not end the command.
-        is_away = error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
-        if is_away and self._follow:
-            return
-        if error.fatal() or not error.retriable():
+        if self._follow and error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+            self._is_down = True
+        elif error.fatal() or not error.retriable():
             self._fatal = self._fatal or describe_error(error)
 
 

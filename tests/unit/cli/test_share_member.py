@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 import confluent_kafka
 import pytest
 from confluent_kafka import AcknowledgeType, KafkaError
 
-from kproc.cli import share_member
+from kproc.cli import record_reader, share_member
 from kproc.cli.failure import Failure
 from kproc.cli.share_member import IDLE_S, Acknowledgement, ShareReader
+from kproc.client import ConnectionFailed
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -148,11 +150,26 @@ def test_follower_is_never_done(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not reader.is_done
 
 
+def connected(error: Exception | None) -> BytesIO:
+    """Return something to close, or raise the error."""
+    if error is not None:
+        raise error
+    return BytesIO()
+
+
 @pytest.mark.parametrize("code", [KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT])
-def test_follower_survives_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    reader, consumer = reader_of(monkeypatch, [], [7], follow=True)
+def test_follower_survives_a_broker_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    reader, consumer = reader_of(monkeypatch, [], [], [], [7], follow=True)
+    connections = [ConnectionFailed("cannot connect to b:1"), ConnectionFailed("again"), None]
+    monkeypatch.setattr(record_reader, "connect", lambda _bootstrap: connected(connections.pop(0)))
     consumer.settings["error_cb"](KafkaError(code))
-    assert reader.read(1) == []
+    assert [reader.read(1) for _ in range(3)] == [[], [], []]
+    assert capsys.readouterr().err.splitlines() == [
+        "kproc: cannot connect to b:1; trying again until it is back",
+        "kproc: b:1 is back",
+    ]
     assert [record.offset for record in reader.read(1)] == [7]
     reader, consumer = reader_of(monkeypatch)
     consumer.settings["error_cb"](KafkaError(code))
