@@ -293,11 +293,15 @@ def confirm_changes(
 
 
 def _change_row(resource: Resource, before: dict[str, Any] | None, change: dict[str, Any]) -> dict[str, str]:
-    """Return the row of a change. Hide the values of secrets. `before` is None for a setting without a value."""
+    """Return the row of a change. Hide the values of secrets. `before` is None for a setting without a value.
+
+    The broker says which values are secrets. Before the first value of a setting of a plugin, nobody does, so hide it.
+    """
     from kproc.broker.config.settings import is_secret
 
     name, value = change["name"], change["value"]
-    hides = is_secret(name) or (before is not None and before["value"] == HIDDEN)
+    is_unknown = before is None and resource.kind == BROKER
+    hides = is_secret(name, if_unknown=is_unknown) or (before is not None and before["value"] == HIDDEN)
     return {
         "setting": name,
         "resource": str(resource),

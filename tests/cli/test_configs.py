@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kproc.cli.config_requests import BROKER, TOPIC, Resource
+from kproc.cli.configs import _change_row
 from tests.support.broker import BrokerUnderTest
 from tests.support.command_line import call_kproc
 
@@ -50,6 +52,20 @@ def test_config_set_without_readable_file_changes_nothing(
     done = call_kproc(capsys, "config", "set", "--file", "-", *at, stdin="# nothing\n")
     assert done.returncode == 2
     assert "nothing to change" in done.stderr
+
+
+def test_change_of_an_unknown_broker_setting_is_hidden() -> None:
+    """Kafka does not list a plugin's setting that has no value yet, and the new value can be a password."""
+    change = {"name": "com.example.plugin.token", "value": "s3cret"}
+    broker, topic = Resource(BROKER, "1"), Resource(TOPIC, "t")
+    for resource, before, values in (
+        (broker, None, ("not set", "(hidden)")),
+        (broker, {"value": "old"}, ("old", "s3cret")),
+        (topic, None, ("not set", "s3cret")),
+    ):
+        row = _change_row(resource, before, change)
+        assert (row["from"], row["to"]) == values
+    assert _change_row(broker, None, change | {"name": "num.io.threads", "value": "3"})["to"] == "3"
 
 
 def test_config_set_of_password_as_argument_warns(broker: BrokerUnderTest, capsys: Capture) -> None:
