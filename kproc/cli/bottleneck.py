@@ -21,7 +21,7 @@ _BLOCKED: Final = 0.2
 _QUIET_PER_S: Final = 1.0
 _SYNC_SHARE: Final = 0.5
 _SYNCS_LEAST: Final = 5  # Fewer syncs between two statuses say nothing about the disk.
-_SYNC_SLOW_MS: Final = 20.0  # A disk that syncs faster than this works as disks do.
+_SYNC_SLOW_MS: Final = 20.0  # Many disks need up to this long for a sync.
 _QUEUE_SLOW_MS: Final = 5.0  # A Handler that has time takes a request within about 1 ms.
 _QUEUE_SLOW_BUSY_MS: Final = 50.0  # Waiting for a core of a busy host rarely takes this long.
 _TIMED_LEAST: Final = 3
@@ -92,10 +92,14 @@ def find_bottleneck(
     stuck = [row for row in rows if row["role"] == "processor" and row["ring_fill"] >= _FULL]
     if stuck:
         return Finding("request ring", f"{name_of(stuck[0])}'s is {100 * stuck[0]['ring_fill']:.0f} % full")
+    # A disk that is as fast as others must not hide a host without a free core.
+    disk = _disk(status, before)
+    slow_disk = disk if disk is not None and not disk.is_normal else None
     return (
         _queue(status, before, shares, host_busy)
-        or _disk(status, before)
+        or slow_disk
         or _host(rows, host_busy)
+        or disk
         or _quiet(status, before, shares, seconds)
     )
 

@@ -51,6 +51,7 @@ def test_sync_is_named_when_acks_all_waits_for_it() -> None:
     assert find_bottleneck(now, start(now), 1.0) == ("disk sync", reason, False)
     now["apis"] = [api(remote=4.0, total=5.0)]
     assert find_bottleneck(now, start(now), 1.0).is_normal
+    assert found(now, 0.99)[0] == "CPU", "a usual disk does not hide a host without a free core"
     for syncs in (0, 4):
         now = status(role("handler", counters={"syncs": syncs}), apis=[api(remote=40.0, total=50.0)])
         assert found(now)[0] == "none"
