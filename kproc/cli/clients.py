@@ -67,11 +67,11 @@ def clients(
 
     Without an interval, rates are averages over the life of a connection. ID is the argument of kill-client: the
     address of the broker, that of the client, and the process that accepted the connection. A narrow terminal shows
-    the client's address alone, which kill-client accepts, too. PRINCIPAL is the name in
-    access control rules. User:ANONYMOUS needed no login, and - has not logged in yet. STATE: open; held (not read,
-    because something is full or an answer waits for the client); throttled by a quota. The lines below the table say
-    for how much of its time each client was throttled, by which quota, and whose quota that is. A throttled client that
-    has ended stays listed until its throttle is over, which can take minutes, because its socket is not read meanwhile.
+    the client's address alone, which kill-client accepts, too. PRINCIPAL is the name in access control rules.
+    User:ANONYMOUS needed no login, and - has not logged in yet. STATE: open; held (not read, because something is full
+    or an answer waits for the client); throttled by a quota. The lines below the table say for how much of its time
+    each client was throttled, by which quota, and whose quota that is. A throttled client that has ended stays listed
+    until its throttle is over, which can take minutes, because its socket is not read meanwhile.
     """
     with connect(bootstrap) as client:
         before = client.operate("clients").rows("clients") if interval else []

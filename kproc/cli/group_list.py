@@ -76,9 +76,10 @@ def list_groups(
 
     LAG: records between the committed offsets and the ends of all partitions. BEHIND: age of the oldest record that is
     not committed, so the time since when the group lags. A dash is an unknown figure, or no committed offset. A share
-    group's LAG counts the records whose delivery is not complete. TYPE and PROTOCOL are Kafka's words. TYPE: how its
-    members join: classic, consumer (KIP-848), share or streams. PROTOCOL: what a classic group is for: consumer for
-    consumers of topics, connect for workers of Kafka Connect. So `classic consumer` is usual.
+    group's LAG counts the records whose delivery is not complete. TYPE and PROTOCOL are Kafka's words. TYPE: the way in
+    which members join: classic, consumer (KIP-848), share or streams. PROTOCOL: the purpose of a classic group:
+    consumer for consumers of topics, connect for workers of Kafka Connect. Most groups have type classic and protocol
+    consumer.
     """
     wanted = chosen_names("--state", state, STATES)
     gaps = Gaps()

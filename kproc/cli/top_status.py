@@ -324,7 +324,7 @@ REQUESTS: Final = TopPage(
         ("ERR/S", "errors in responses, also those that clients expect (yellow)"),
         ("P50_MS", "median of the whole time of a request"),
         ("P99_MS", "99 of 100 requests took at most this long"),
-        ("QUEUE_MS", "mean wait for a Handler; above LOCAL_MS: Handlers are busy"),
+        ("QUEUE_MS", "mean wait for a Handler: it is busy, paused or gets no core"),
         ("LOCAL_MS", "mean work of the Handler"),
         ("REMOTE_MS", "mean wait for others: new records, a sync, members of a group"),
         ("", "Times are of the last interval, or of all if none in it was timed."),
