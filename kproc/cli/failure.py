@@ -30,23 +30,12 @@ def usage_error(message: str) -> NoReturn:
     raise Failure(message, exit_code=2)
 
 
-def name_code(message: str, code: int) -> str:
-    """Append Kafka's name of the error code in parentheses. A code without a name leaves the message unchanged."""
-    from kproc.common.errors import ErrorCode
-
-    try:
-        name = ErrorCode(code).name
-    except ValueError:
-        return message
-    return f"{message.rstrip('.')} ({name})"
-
-
 def explain(resource: object, code: int, message: str | None = None, *, words: str | None = None) -> str:
     """Format the error code of a topic or another resource, with the broker's message or our own words.
 
     words: the whole text of a plain case, such as `unknown group`, which needs no name of the code.
     """
-    from kproc.client import error_text
+    from kproc.client.error_texts import error_text, name_code
     from kproc.common.errors import ErrorCode
 
     known: dict[int, str] = {

@@ -20,7 +20,6 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.consent import Consent, DryRun
-from kproc.cli.failure import name_code
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
 
@@ -207,7 +206,7 @@ def _change(bootstrap: str, names: Names, ops: list[Row], *, dry_run: bool = Fal
 
 
 def _refused(code: int, message: str | None) -> Failure:
-    from kproc.client import error_text
+    from kproc.client.error_texts import error_text, name_code
 
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return Failure(

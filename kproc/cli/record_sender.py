@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from kproc.cli.common import connect, librdkafka_security
-from kproc.cli.failure import Failure, name_code
+from kproc.cli.failure import Failure
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import BadLine, Outgoing
@@ -236,4 +236,6 @@ def describe_error(error: Any) -> str:
     # The prefix can also stand in the middle: "Fetch from broker 1 failed: Broker: Topic authorization failed".
     words = str(error.str()).replace("Broker: ", "").removeprefix("Local: ")
     # The codes below 0 are librdkafka's own, except for Kafka's UNKNOWN_SERVER_ERROR.
+    from kproc.client.error_texts import name_code
+
     return name_code(words, error.code())

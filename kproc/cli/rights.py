@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.cli.common import client_security
-from kproc.cli.failure import Failure, explain, name_code
+from kproc.cli.failure import Failure, explain
 from kproc.cli.lines import print_note
 from kproc.common.errors import ErrorCode
 
@@ -36,6 +36,8 @@ def topics_without_right(topics: Iterable[Mapping[str, Any]], operation: Operati
 def require_on_cluster(client: Client, operation: Operation) -> None:
     """Raise a Failure if the user may not do the operation on the cluster."""
     if _is_denied(_operations_on_cluster(client), operation):
+        from kproc.client.error_texts import name_code
+
         denied = f"access denied: this needs {operation.name} on the cluster"
         raise Failure(name_code(denied, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 

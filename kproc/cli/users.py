@@ -31,7 +31,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.consent import Consent, DryRun
-from kproc.cli.failure import explain, name_code
+from kproc.cli.failure import explain
 from kproc.cli.rights import require_on_cluster
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
@@ -271,6 +271,8 @@ def _users(
 
 
 def _refused(result: Row) -> Failure:
+    from kproc.client.error_texts import name_code
+
     code = result["error_code"]
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return Failure(name_code("access denied: this needs ALTER or DESCRIBE on the cluster", code))

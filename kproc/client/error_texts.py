@@ -162,6 +162,15 @@ def error_text(code: int) -> str:
     return f"{MEANINGS[name]} ({name})"
 
 
+def name_code(message: str, code: int) -> str:
+    """Append Kafka's name of the error code in parentheses. A code without a name leaves the message unchanged."""
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        return message
+    return f"{message.rstrip('.')} ({name})"
+
+
 def failure_text(error: KafkaError) -> str:
     """Return the text of an error that kproc's own code has raised: its message, or the meaning of its code."""
     return f"{error.message} ({error.code.name})" if error.message else error_text(error.code)

@@ -44,22 +44,31 @@ def tell_partitions(name: str, parts: Iterable[Partition]) -> None:
 
 
 def tell_records(records: Iterable[tuple[str, int, int]]) -> dict[Partition, int]:
-    """Records were processed; what is to be committed for them."""
-    offsets: dict[Partition, list[int]] = {}
+    """Records were processed; what is to be committed for them.
+
+    Each consecutive run of offsets has a row: a member that was fenced and has joined again can get records of its old
+    and of its new assignment together.
+    """
+    runs: dict[Partition, list[list[int]]] = {}
     for topic, index, offset in records:
-        offsets.setdefault((topic, index), []).append(offset)
+        rows = runs.setdefault((topic, index), [])
+        if rows and rows[-1][-1] + 1 == offset:
+            rows[-1].append(offset)
+        else:
+            rows.append([offset])
     parts = [
         {
             "topic": topic,
             "partition": index,
             "count": len(found),
-            "minOffset": min(found),
-            "maxOffset": max(found),
+            "minOffset": found[0],
+            "maxOffset": found[-1],
         }
-        for (topic, index), found in offsets.items()
+        for (topic, index), rows in runs.items()
+        for found in rows
     ]
     tell("records_consumed", partitions=parts)
-    return {partition: max(found) + 1 for partition, found in offsets.items()}
+    return {partition: max(map(max, rows)) + 1 for partition, rows in runs.items()}
 
 
 def tell_committed(wanted: dict[Partition, int], error: object = None) -> None:
