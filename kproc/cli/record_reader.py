@@ -187,7 +187,7 @@ class Assigned:
         """Do nothing, because there is nothing to commit."""
 
 
-class BrokerWatch:
+class AbsenceCheck:
     """Checks a broker that librdkafka reports as down. librdkafka does so after a single closed connection."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -235,7 +235,7 @@ class RecordReader:
         self._skips_unreadable = skips_unreadable
         self._quiet_polls = 0  # Consecutive empty polls.
         self._is_down = False
-        self._watch = BrokerWatch(bootstrap)
+        self._watch = AbsenceCheck(bootstrap)
         self._behind: dict[Partition, int] = {}  # The offset after the last skipped batch.
         self._bootstrap = bootstrap
         # The connection that searches for unreadable batches. Keep it, because a topic with a record every other second
@@ -362,7 +362,7 @@ class RecordReader:
         except UnreadableBatch:
             raise
         except (ClientError, Failure) as error:
-            # The batch cannot be fetched, because another broker leads the partition or this one is down. BrokerWatch
+            # The batch cannot be fetched, because another broker leads the partition or this one is down. AbsenceCheck
             # reports the latter.
             logger.debug("cannot search for unreadable batches: %s", error)
 

@@ -14,7 +14,7 @@ from kproc.cli.common import Failure, connect_for_records, librdkafka_security, 
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
-from kproc.cli.record_reader import LEAVE_WITHIN_S, WAIT_S, BrokerWatch
+from kproc.cli.record_reader import LEAVE_WITHIN_S, WAIT_S, AbsenceCheck
 
 # Without --follow the command ends when no record has come for this long. A new member gets its first partitions within
 # about 2 s.
@@ -85,7 +85,7 @@ class ShareReader:
         self._seen: set[tuple[str, int, int]] = set()
         self._fatal: str | None = None
         self._is_down = False
-        self._watch = BrokerWatch(bootstrap)
+        self._watch = AbsenceCheck(bootstrap)
         self._consumer = consumer_class(
             {
                 "bootstrap.servers": bootstrap,
