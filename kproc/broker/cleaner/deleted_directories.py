@@ -71,7 +71,10 @@ class DeletedDirectories:
         A directory is removed file.delete.delay.ms after its rename, because Processors may open and send its files
         until then. `at_once` removes all of them at a stop, when all files are closed.
         """
-        while self._topics and (at_once or self._topics[0][0] <= self._clock.now_ns()):
+        # Visit each topic once, because a topic whose directories cannot be renamed is added again.
+        for _ in range(len(self._topics)):
+            if not at_once and self._topics[0][0] > self._clock.now_ns():
+                break
             self._rename_forgotten(self._topics.popleft()[1], at_once=at_once)
         if not self._image().version:
             # Keep the directories until the metadata arrive. Metadata that were restored from an older copy can contain
