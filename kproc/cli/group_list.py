@@ -24,7 +24,7 @@ from kproc.cli.groups import committed_offsets
 from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
 from kproc.cli.offsets import PATIENCE_MS, find_offsets
-from kproc.cli.rights import note_empty_list
+from kproc.cli.rights import print_empty_list_note
 from kproc.cli.share_group import SHARE, start_offsets, total_lag
 from kproc.cli.streams_group import STREAMS
 from kproc.cli.tables import print_count, print_table
@@ -87,7 +87,7 @@ def list_groups(
         client.timeout_ms = PATIENCE_MS
         rows = listed_groups(client, wanted)
         if not rows and not wanted:
-            note_empty_list(client, "groups")
+            print_empty_list_note(client, "groups")
         by_name = {row["group"]: row for row in rows}
         add_members(client, by_name)
         add_ages(client, by_name, add_lags(client, by_name, gaps), gaps)

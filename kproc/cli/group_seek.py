@@ -26,7 +26,7 @@ from kproc.cli.group_description import call_describe_groups
 from kproc.cli.groups import Group, committed_offsets
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
-from kproc.cli.rights import note_unchecked_rights
+from kproc.cli.rights import print_unchecked_rights_note
 from kproc.cli.share_group import SHARE, alter_start_offsets, start_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
@@ -101,7 +101,7 @@ def seek(
         members = 0 if execute else len(description["members"])
     _print_seek(group, rows, output, members=members, execute=execute, is_share=is_share)
     if not execute:
-        note_unchecked_rights()
+        print_unchecked_rights_note()
     if errors:
         raise Failure(f"offsets not changed: {'; '.join(explain_unserved(bootstrap, errors).values())}")
 

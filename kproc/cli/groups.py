@@ -30,7 +30,7 @@ from kproc.cli.group_description import (
 )
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
-from kproc.cli.rights import note_unchecked_rights
+from kproc.cli.rights import print_unchecked_rights_note
 from kproc.cli.share_group import SHARE, describe_share_group, print_share_group, start_offsets
 from kproc.cli.streams_group import STREAMS, print_missing_topics, print_streams_members
 from kproc.cli.tables import print_table
@@ -371,7 +371,7 @@ def delete(
         if consent.needs_plan:
             rows = _deletions(client, bootstrap, groups)
             if not consent.obtain(rows, _DELETION, output):
-                note_unchecked_rights()
+                print_unchecked_rights_note()
                 return
         results = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})["results"]
         is_homeless = any(row["error_code"] == ErrorCode.NOT_COORDINATOR for row in results)

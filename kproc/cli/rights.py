@@ -42,7 +42,7 @@ def require_on_cluster(client: Client, operation: Operation) -> None:
         raise Failure(name_code(denied, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
-def note_empty_list(client: Client, things: str) -> None:
+def print_empty_list_note(client: Client, things: str) -> None:
     """Print a note that an empty list can mean missing rights, if the user may not describe the cluster.
 
     Brokers leave out what the user may not describe, without an error. An administrator may describe the cluster, and
@@ -56,7 +56,7 @@ def note_empty_list(client: Client, things: str) -> None:
         )
 
 
-def note_unchecked_rights() -> None:
+def print_unchecked_rights_note() -> None:
     """Print a note that a dry run did not check the rights, if the connection has a login or TLS."""
     if client_security() is not None:
         print_note("kproc: the dry run did not check whether this user has the right to do it")

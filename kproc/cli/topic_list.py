@@ -24,7 +24,7 @@ from kproc.cli.completion import complete_topics
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import PATIENCE_MS
-from kproc.cli.rights import note_empty_list
+from kproc.cli.rights import print_empty_list_note
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import (
     Gaps,
@@ -121,7 +121,7 @@ def list_topics(
         meter = TrafficMeter(client, local, gaps) if interval else None
         topics = selection.topics(client)
         if not topics:
-            note_empty_list(client, "topics")
+            print_empty_list_note(client, "topics")
         partitions = [
             (topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]
         ]

@@ -28,7 +28,7 @@ from kproc.cli.completion import complete_topics, complete_transactional_ids
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
-from kproc.cli.rights import note_empty_list, note_unchecked_rights
+from kproc.cli.rights import print_empty_list_note, print_unchecked_rights_note
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
 from kproc.cli.transaction_requests import (
@@ -99,7 +99,7 @@ def list_transactions(
             pattern=pattern,
         )
         if not found and not states and pattern is None and longer_than < 0:
-            note_empty_list(client, "transactional ids")
+            print_empty_list_note(client, "transactional ids")
     rows = [
         {
             "transactional_id": row["transactional_id"],
@@ -209,7 +209,7 @@ def abort(
             assert start_offset is not None
             _abort_hanging(client, topic, partition, start_offset, consent, output)
     if consent.dry_run:
-        note_unchecked_rights()
+        print_unchecked_rights_note()
 
 
 def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output: Format) -> None:

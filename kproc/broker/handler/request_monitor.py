@@ -149,10 +149,10 @@ class RequestMonitor:
         answer = WatchedLines(lines=watch.lines, lost=watch.lost)
         watch.lines, watch.lost, watch.fields_bytes = [], 0, 0
         if operation.is_last:
-            self._end(operation.watch)
+            self._remove(operation.watch)
         return answer
 
-    def _end(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         del self._watches[name]
         if not self._watches:
             self._on_switched()
@@ -218,7 +218,7 @@ class RequestMonitor:
             self.log.flush()
         too_old_ns = self.now_ns() - IDLE_NS
         for name in [name for name, watch in self._watches.items() if watch.read_ns < too_old_ns]:
-            self._end(name)
+            self._remove(name)
 
     def _sender(self, request: HandlerRequest, address: str) -> dict[str, Any]:
         """Return the fields of a line that each request has."""

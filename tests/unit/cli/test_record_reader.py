@@ -1,4 +1,4 @@
-"""What a reader has left to read, as partitions come, go and end, and its search for unreadable batches."""
+"""RecordReader: its rest to read as partitions come, go and end, and its search for unreadable batches."""
 
 from __future__ import annotations
 
