@@ -11,6 +11,7 @@ when the connection ends.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -234,6 +235,7 @@ class Faults:
 
         ttl_ms: remove the rule after this time, unless it was removed before.
         """
+        _validate_types(rule)
         lease = self._connect()
         try:
             described = lease.operate("add-fault", rule=dict(rule))
@@ -382,6 +384,17 @@ class _Reader:
             if self._client is not None:
                 self._client.close()
                 self._client = None
+
+
+def _validate_types(rule: Mapping[str, Any]) -> None:
+    """Raise TypeError with the member's name if JSON cannot hold a member of the rule."""
+    for name, value in rule.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name} of a fault rule must be text, a number or a list of them, not {value!r}"
+            ) from error
 
 
 def _counts_of(row: Mapping[str, Any]) -> RuleCounts:

@@ -296,6 +296,7 @@ class Broker:
         All connections are closed, and all fault rules are removed. Address, TLS and the settings of the start stay.
         Raises RuntimeError if the broker does not have the snapshot any more.
         """
+        self._broker_state().validate(snapshot)
         self._restore(snapshot)
 
     def reset(self) -> None:

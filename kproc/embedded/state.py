@@ -85,10 +85,17 @@ class BrokerState:
         self._operate("delete-snapshot", snapshot=snapshot.name)
         self._snapshots.pop(snapshot.name, None)
 
+    def validate(self, snapshot: object) -> None:
+        """Raise TypeError if this is no snapshot, or ValueError if it is one of another broker."""
+        if not isinstance(snapshot, BrokerSnapshot):
+            raise TypeError(
+                f"restore() needs a snapshot that snapshot() of this broker returned, not {snapshot!r}"
+            )
+        if not snapshot.is_of(self):
+            raise ValueError(f"{snapshot!r} belongs to another broker")
+
     def restore(self, snapshot: BrokerSnapshot | None) -> None:
         """Return to a snapshot, or to the empty state for None. Return when the broker serves again."""
-        if snapshot is not None and not snapshot.is_of(self):
-            raise ValueError(f"{snapshot!r} belongs to another broker")
         with self._lock:
             restores = self._process.ready["restores"]
             try:

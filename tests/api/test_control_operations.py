@@ -71,6 +71,14 @@ def test_snapshots_are_restored_over_http(controlled: tuple[Broker, Call]) -> No
     assert call("broker/lose-power")["error"].startswith("lose_power() needs a record of what was synced")
 
 
+def test_fault_rule_that_cannot_match_fails_over_http(controlled: tuple[Broker, Call]) -> None:
+    _, call = controlled
+    rejected = call("fault/add", rule={"action": "close", "apis": ["Heartbeat"], "topic": "t"})
+    assert rejected["status"] == 400
+    assert "Heartbeat have no topic" in rejected["error"]
+    assert "match by group, client, user, versions" in rejected["error"]
+
+
 def test_roles_pause_and_resume_over_http(controlled: tuple[Broker, Call]) -> None:
     broker, call = controlled
     assert call("role/pause", role="cleaner") == {"role": "cleaner", "index": 0}

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from kproc.client.faults import Faults
 from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, forked_broker
+from tests.support.command_line import call_kproc
 from tests.support.raw import (
     NO_TOPIC_ID,
     Closed,
@@ -352,6 +354,21 @@ def test_rule_with_an_error_says_what_to_do(faulty: Broker) -> None:
         faulty.faults.fail("Produce", error="NOT_A_LEADER")
     with pytest.raises(TypeError, match="unknown condition 'group_id' of a fault rule"):
         faulty.faults.close("JoinGroup", group_id="x")  # type: ignore[call-arg]
+    with pytest.raises(ClientError, match=r"Heartbeat have no topic, .*: match by group, client, user, versions"):
+        faulty.faults.fail("Heartbeat", topic="x", error="UNKNOWN_MEMBER_ID")
+    for member, value in {"ms": timedelta(seconds=1), "topic": b"orders", "probability": float("nan")}.items():
+        with pytest.raises(TypeError, match=f"^{member} of a fault rule must be text, a number or a list"):
+            faulty.faults.add({"action": "delay", "apis": ["Produce"], "ms": 5, member: value})
+    assert faulty.faults.list() == []
+
+
+def test_command_rejects_a_condition_that_never_matches(
+    faulty: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--api", "Heartbeat", "--topic", "x", "-b", faulty.bootstrap)
+    done = call_kproc(capsys, "fault", "add", "close", *options)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "requests of Heartbeat have no topic" in done.stderr
 
 
 def test_clear_within_the_block_of_a_rule_keeps_its_counts(faulty: Broker) -> None:

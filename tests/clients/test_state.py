@@ -171,6 +171,10 @@ def test_restore_without_its_snapshot_fails_clearly(stateful: Broker) -> None:
     snapshot.delete()
     with pytest.raises(RuntimeError, match=r"snapshot [0-9a-f]{16} does not exist"):
         stateful.restore(snapshot)
+    # None would be the empty state.
+    for name in (snapshot.name, None):
+        with pytest.raises(TypeError, match=r"needs a snapshot that snapshot\(\) of this broker returned, not"):
+            stateful.restore(name)  # type: ignore[arg-type]
     with forked_broker()(transport="inline") as other:
         with pytest.raises(ValueError, match="belongs to another broker"):
             other.restore(snapshot)

@@ -20,6 +20,7 @@ from kproc.broker.calls.own_operations import (
     RemoveFault,
     ShowClients,
 )
+from kproc.broker.faults.conditions import unmet_condition
 from kproc.broker.faults.disk import used_bytes
 from kproc.broker.faults.errors import has_error_response
 from kproc.broker.faults.matching import API_NAMES
@@ -211,6 +212,9 @@ def validate(rule: FaultRule) -> None:
             raise InvalidRule(f"{ranged}: the version range {found[0]}-{found[1]} is empty")
         if found is not None and found[1] > _VERSION_MAX:
             raise InvalidRule(f"{ranged}: version {found[1]} exceeds the limit of {_VERSION_MAX}")
+    for api_name in rule.apis:
+        if (problem := unmet_condition(rule, API_NAMES[api_name], api_name)) is not None:
+            raise InvalidRule(problem)
 
 
 def _validate_disk_rule(rule: FaultRule) -> None:

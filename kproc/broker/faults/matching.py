@@ -25,7 +25,9 @@ _TRANSACTIONAL_IDS: Final = (
     "v3_and_below_transactional_id",
 )
 _COORDINATOR_KEYS: Final = ("key", "coordinator_keys")
-_GROUP_COORDINATOR, _TRANSACTION_COORDINATOR = 0, 1
+KEY_TYPES: Final = (0, 1)
+"""Values of FindCoordinator's `key_type` for groups and for transactional ids."""
+_GROUP_COORDINATOR, _TRANSACTION_COORDINATOR = KEY_TYPES
 _FETCH: Final = int(ApiKey.FETCH)
 
 API_NAMES: Final = {kafka_name(key): int(key) for key in ApiKey}
@@ -52,7 +54,7 @@ class RequestNames:
 
     def partitions(self) -> Iterator[tuple[str, int]]:
         """Yield each topic with each of its partitions, and with -1 if the request names the topic only."""
-        for row in _rows_of(self.fields, TOPIC_ARRAYS):
+        for row in topic_rows(self.fields):
             name = self.topic_name(row)
             yield from ((name, index) for index in partitions_of(row))
         for target in self.session_targets():
@@ -77,26 +79,41 @@ class RequestNames:
 
     def groups(self) -> Iterator[str]:
         """Yield the groups that the request names."""
-        yield from self._named(_GROUPS, _GROUP_COORDINATOR)
+        yield from groups_in(self.fields)
 
     def transactional_ids(self) -> Iterator[str]:
         """Yield the transactional ids that the request names."""
-        yield from self._named(_TRANSACTIONAL_IDS, _TRANSACTION_COORDINATOR)
+        yield from transactional_ids_in(self.fields)
 
-    def _named(self, names: tuple[str, ...], coordinator: int) -> Iterator[str]:
-        fields = self.fields
-        # FindCoordinator names a group or a transactional id. Its version 0 knows groups only.
-        if fields.get("key_type", _GROUP_COORDINATOR) == coordinator:
-            names = (*names, *_COORDINATOR_KEYS)
-        for name in names:
-            value = fields.get(name)
-            for row in value if isinstance(value, list) else (value,):
-                found = row.get("group_id") if isinstance(row, dict) else row
-                if isinstance(found, str):
-                    yield found
-        for row in fields.get("transactions") or ():
-            if "transactional_id" in names:
-                yield row["transactional_id"]
+
+def groups_in(fields: Fields) -> Iterator[str]:
+    """Yield the groups that a decoded request names."""
+    yield from _named(fields, _GROUPS, _GROUP_COORDINATOR)
+
+
+def transactional_ids_in(fields: Fields) -> Iterator[str]:
+    """Yield the transactional ids that a decoded request names."""
+    yield from _named(fields, _TRANSACTIONAL_IDS, _TRANSACTION_COORDINATOR)
+
+
+def _named(fields: Fields, names: tuple[str, ...], coordinator: int) -> Iterator[str]:
+    # FindCoordinator names a group or a transactional id. Its version 0 knows groups only.
+    if fields.get("key_type", _GROUP_COORDINATOR) == coordinator:
+        names = (*names, *_COORDINATOR_KEYS)
+    for name in names:
+        value = fields.get(name)
+        for row in value if isinstance(value, list) else (value,):
+            found = row.get("group_id") if isinstance(row, dict) else row
+            if isinstance(found, str):
+                yield found
+    for row in fields.get("transactions") or ():
+        if "transactional_id" in names:
+            yield row["transactional_id"]
+
+
+def topic_rows(fields: Fields) -> Iterator[str | Mapping[str, Any]]:
+    """Yield the rows of a decoded request that name topics, at any depth."""
+    yield from _rows_of(fields, TOPIC_ARRAYS)
 
 
 def partitions_of(row: str | Mapping[str, Any]) -> Iterator[int]:

@@ -52,6 +52,10 @@ def every_api() -> None:
         ({"action": "fail-sync"}, r"fail-sync needs a topic, or \* for all"),
         ({"action": "fail-write", "topic": "t", "error": "UNKNOWN"}, "unknown error 'UNKNOWN'.*such as EIO"),
         ({"action": "fail-write", "topic": "t", "ms": 5}, "a time is only for"),
+        (
+            {"action": "fail", "apis": ["Heartbeat"], "topic": "t", "error": "UNKNOWN_MEMBER_ID"},
+            "requests of Heartbeat have no topic.*: match by group, client, user, versions",
+        ),
     ],
 )
 def test_rule_that_cannot_act_is_rejected_with_the_reason(rule: dict[str, Any], reason: str) -> None:
