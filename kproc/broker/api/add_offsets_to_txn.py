@@ -23,6 +23,8 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+# KIP-588: clients of older versions do not know PRODUCER_FENCED. They get INVALID_PRODUCER_EPOCH, because an
+# unknown code would be an unexplained fatal error for them.
 _FENCED_SINCE: Final = 2
 
 
@@ -33,6 +35,8 @@ _FENCED_SINCE: Final = 2
 )
 def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
     name = request["transactional_id"]
+    # TransactionCoordinator rejects an empty id, because it cannot be the key of a record in
+    # `__transaction_state`.
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
@@ -40,6 +44,8 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
     # its partitions. The first commit of a group can come before any other request that creates the topic.
     def on_created(problem: str | None) -> None:
         partition = GROUPS.of(context.services).partition_of(request["group_id"])
+        # COORDINATOR_NOT_AVAILABLE is retriable. Until the topic exists there is no partition that could join
+        # the transaction.
         if problem is not None or partition is None:
             context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, problem))
             return

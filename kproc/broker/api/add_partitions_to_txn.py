@@ -27,6 +27,8 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+# KIP-588: clients of older versions get INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED, which they do not
+# know.
 _FENCED_SINCE: Final = 2
 _OF_BROKERS_SINCE: Final = 4
 _ROWS_OF_BROKERS: Final = rows_at(
@@ -81,6 +83,7 @@ def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> No
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no field for a message.
+    # From v4 on the response has an error of its own (KIP-890). Before, each partition must carry it.
     if "transactions" in request:
         return {"error_code": int(code), "results_by_transaction": []}
     transactions = _transactions_of(0, request)
@@ -112,6 +115,8 @@ def _refusals(context: RequestContext, transaction: Fields, refused: Collection[
         # Only coordinators write to the internal topics, whatever rights a client has.
         others = [topic for topic, _ in keys if topic not in INTERNAL_TOPICS]
         hidden = {*INTERNAL_TOPICS, *denied_topics(context, Operation.WRITE, others)}
+    # Authorise before looking up: a client without WRITE gets the same error for a topic that exists and for
+    # one that does not, so that it learns no names (KAFKA-19234).
     image = context.services.image
     codes = [
         ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -123,6 +128,9 @@ def _refusals(context: RequestContext, transaction: Fields, refused: Collection[
     ]
     if not any(codes) and transaction["transactional_id"] not in refused:
         return []
+    # As in KafkaApis, one bad partition keeps the others out, because a transaction that lacks one of its
+    # partitions could not be committed as a whole. OPERATION_NOT_ATTEMPTED tells the client which partitions
+    # were not the cause.
     return [int(code or ErrorCode.OPERATION_NOT_ATTEMPTED) for code in codes]
 
 
@@ -150,6 +158,8 @@ def _send(
     # tells the coordinator which rules of epochs apply.
     client_version = EPOCH_PER_TRANSACTION if version >= _OF_BROKERS_SINCE else 0
     add = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
+    # KIP-890: `verify_only` only asks if the partitions are in an open transaction. It must not add them,
+    # because a producer of transaction version 1 adds its partitions itself.
     operation: Any = VERIFY if transaction["verify_only"] else ADD
     operation.send_one(context, transaction["transactional_id"], add, on_outcome)
 

@@ -42,6 +42,8 @@ def handle_alter_partition_reassignments(context: RequestContext, request: dict[
         for topic in request["topics"]
     ]
     return {
+        # KIP-860: the response repeats the option. Before v1 the client could not set it, and the change was
+        # always allowed.
         "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
         "error_code": int(ErrorCode.NONE),
         "error_message": None,
@@ -70,6 +72,7 @@ def _result(image: ClusterImage, config: Config, name: str, wanted: dict[str, An
         return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if image.partition(name, index) is None:
         return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    # KIP-455: null cancels a reassignment. There is never one to cancel, because a host has a single replica.
     if replicas is None:  # Null cancels.
         return _row(index, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
     # KIP-455: an assignment that the partition has already is no change, and succeeds.

@@ -98,6 +98,8 @@ def _code(image: ClusterImage, name: str, index: int, *, is_there: bool) -> Erro
     # As in ReplicaManager.alterReplicaLogDirs, the length is checked before the directory (KAFKA-4893).
     if len(f"{name}-{index}") > _NAME_CHARACTERS_MAX:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
+    # As in ReplicaManager.alterReplicaLogDirs, the directory is checked before the partition: KIP-113 lets a
+    # client choose the directory of a partition before it exists.
     if not is_there:
         return ErrorCode.LOG_DIR_NOT_FOUND
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image.partition(name, index) is None else ErrorCode.NONE

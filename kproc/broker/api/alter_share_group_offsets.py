@@ -92,6 +92,7 @@ def _topic(
     context: RequestContext, topic: Fields, hidden: Collection[str], outcome: ChangedShareOffsets
 ) -> Fields:
     name = topic["topic_name"]
+    # Hide the id of a forbidden topic. Otherwise the row would show whether the topic exists.
     image_topic = None if name in hidden else context.services.image.topic(name)
     rows = []
     for each in topic["partitions"]:

@@ -31,8 +31,13 @@ def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dic
     """List the supported APIs. As in Kafka, reject a client software name or version with invalid characters."""
     if context.api_version < _SINCE:
         return answer(ErrorCode.NONE, context.services.clients.served)
+    # KIP-511: names appear in metrics and logs, so Kafka rejects other characters
+    # (ApiVersionsRequest.isValid). The version ranges are in the response, so that the client can still
+    # choose.
     if not is_valid(context.api_version, request):
         return answer(ErrorCode.INVALID_REQUEST, context.services.clients.served)
+    # KIP-1242: this error makes a client discard its metadata and start from its bootstrap servers again.
+    # Without it, a client that reaches another cluster on a reused address would write to the wrong one.
     if not _is_meant(context, request):
         return error_response(request, ErrorCode.REBOOTSTRAP_REQUIRED, None)
     context.set_client(request["client_software_name"], request["client_software_version"])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 # The types of members: 0 for the classic protocol, 1 for the consumer protocol.
+# KIP-1099: during a migration a group of the consumer protocol can still have members of the classic one.
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
 

@@ -55,6 +55,8 @@ _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbe
 )
 def handle_consumer_group_heartbeat(context: RequestContext, request: Fields) -> None:
     check_enabled(context)
+    # KafkaApis.handleConsumerGroupHeartbeat rejects the whole request. A subscription without the forbidden
+    # topics would silently differ from the one that the application asked for.
     if denied_topics(context, Operation.DESCRIBE, request["subscribed_topic_names"] or ()):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     _validate(context, request)
@@ -76,25 +78,34 @@ def check_enabled(context: RequestContext) -> None:
 def _validate(context: RequestContext, request: Fields) -> None:
     """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, as GroupCoordinatorService does, before the group is looked up."""
     epoch = request["member_epoch"]
+    # KIP-1082: from v1 on the client chooses the member id, also for its first heartbeat. Then a member whose
+    # first response is lost joins again as the same member, and leaves no dead one behind.
     if context.api_version >= _CLIENT_MAKES_ID_SINCE or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH:
         check_text(request["member_id"], "MemberId")
     check_text(request["group_id"], "GroupId")
     check_text(request["instance_id"], "InstanceId")
     check_text(request["rack_id"], "RackId")
     if epoch == JOIN_EPOCH:
+        # The coordinator needs this timeout: a member that does not give up revoked partitions within it is
+        # removed.
         if request["rebalance_timeout"] == _NO_TIMEOUT:
             raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
+        # A member that joins must own nothing. It was fenced, or it is new, so another member may have its
+        # partitions already.
         if request["topic_partitions"] is None or request["topic_partitions"]:
             raise invalid_request("TopicPartitions must be empty when (re-)joining.")
         if request["subscribed_topic_names"] is None and request.get("subscribed_topic_regex") is None:
             raise invalid_request(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
             )
+    # Epoch -2 means that a static member will come back (KIP-848). Only an instance id can recognise it then.
     elif epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
         raise invalid_request("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
     check_size_of_names(request["subscribed_topic_names"])
+    # GroupCoordinatorService checks the assignor before it looks up the group, because the coordinator stores
+    # the name with the member.
     assignor, supported = request["server_assignor"], context.services.config.group_consumer_assignors
     if assignor is not None and assignor not in supported:
         raise KafkaError(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     rows=(rows_at("creations", "results"),),
 )
 def handle_create_acls(context: RequestContext, request: dict[str, Any]) -> None:
+    # SECURITY_DISABLED and not a success: otherwise an administrator would believe that the new ACLs protect
+    # something.
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     change_metadata(context, "create_acls", request, partial(error_response, request))

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     rows=(rows_at("filters", "filter_results.matching_acls", size=RECORDS_MAX),),
 )
 def handle_delete_acls(context: RequestContext, request: dict[str, Any]) -> None:
+    # SECURITY_DISABLED and not an empty success: otherwise an administrator would believe that the ACLs are
+    # gone, and would find them in force after a restart with an authorizer.
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     change_metadata(context, "delete_acls", request, partial(error_response, request))

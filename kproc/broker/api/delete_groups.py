@@ -34,6 +34,8 @@ def _prepare(_context: RequestContext, request: Fields) -> None:
 @api(ApiKey.DELETE_GROUPS, versions=(0, 3), prepare=_prepare, rows=(rows_at("groups_names", "results"),))
 def handle_delete_groups(context: RequestContext, request: Fields) -> None:
     group_ids = request["groups_names"]
+    # The rights are checked for each group (KafkaApis.handleDeleteGroupsRequest), so that one forbidden group
+    # does not keep the others from being deleted.
     refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)
     allowed = [group_id for group_id in group_ids if group_id not in refused]
 

@@ -62,6 +62,8 @@ def _topic(
     if name in hidden:
         code: int = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         message = message_of(code)
+    # KIP-932: a topic that the group has never read has no state. An error says so, because a success would
+    # hide a misspelled name.
     elif not outcome.codes[name]:
         code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no offset information to delete."
     else:

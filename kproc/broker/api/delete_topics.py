@@ -79,6 +79,7 @@ def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int,
 
     A client that may not describe a topic must not learn whether a name exists, nor the name behind an id.
     """
+    # DELETE on the cluster covers every topic, so no names must be looked up and nothing is left to hide.
     if context.services.authorizer is None or has_on_cluster(context, Operation.DELETE):
         return {}
     image = context.services.image
@@ -92,10 +93,14 @@ def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int,
     refused = {}
     for at, (wish, name) in enumerate(zip(wishes, found, strict=True)):
         is_named = wish["name"] is not None
+        # An entry with both a name and an id, or with neither, is malformed. The controller rejects it with
+        # its own error, which reveals no topic.
         is_unclear = is_named != (wish["topic_id"] == NO_TOPIC_ID)
         # For a name that the client may describe, let the controller report that the topic does not exist.
         is_absent = is_named and name not in hidden and image.topic(name) is None
         is_denied = name in kept or (is_named and name in hidden)
+        # A forbidden name is answered as forbidden even if no such topic exists (KAFKA-19234). An id is no
+        # secret, but the name behind it is: the row of an id shows no name then.
         if is_denied and not is_unclear and not is_absent:
             shown = wish["name"] if name in hidden else name
             refused[at] = _row({**wish, "name": shown}, *REFUSALS[ResourceType.TOPIC])

@@ -70,6 +70,8 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
     results = []
     refused = refused_resources(context, Operation.DESCRIBE_CONFIGS, request["resources"])
     for at, resource in enumerate(request["resources"]):
+        # The rights come first. Otherwise the error for an unknown topic would show a client without rights
+        # which topics exist.
         if (refusal := refused.get(at)) is not None:
             results.append(_result(resource, [], refusal.code, refusal.message))
             continue

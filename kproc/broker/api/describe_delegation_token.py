@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(1, 3))
 def handle_describe_delegation_token(context: RequestContext, request: dict[str, Any]) -> None:
+    # KIP-48: tokens are shown with their secrets. A client without a login, or one that logged in by a token,
+    # must not collect them.
     if not can_use_tokens(context):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     key = token_key(context.services.config)
@@ -52,6 +54,8 @@ def _concerned(token: DelegationTokenSet) -> set[Name]:
 
 def _may_see(context: RequestContext, token: DelegationTokenSet) -> bool:
     return (
+        # Owner, requester and renewers need no ACL, because each of them must find the token to renew or
+        # expire it (KIP-48). DESCRIBE_TOKENS on the owner came with KIP-373.
         requester_of(context) in _concerned(token)
         or context.is_allowed(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
         or context.is_allowed(Operation.DESCRIBE_TOKENS, ResourceType.USER, str(Principal(*token.owner)))

@@ -46,6 +46,7 @@ def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -
             }
         )
         return
+    # KIP-113: null stands for all partitions of the directory, an empty list for none.
     wanted = _all(image) if request["topics"] is None else _requested(image, request["topics"])
 
     def on_reply(reply: LogDirUsage | Lost) -> None:

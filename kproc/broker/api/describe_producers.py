@@ -55,6 +55,7 @@ def _explained(row: Answer, name: str) -> Answer:
         return row
     if problem := problem_with(name):
         return _failed(row["partition_index"], ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    # A forbidden topic gets no message about hosting it, because the message would reveal whether it exists.
     if row["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return row
     return {**row, "error_message": "This server does not host this topic-partition."}

@@ -147,11 +147,15 @@ def _add_states(
         if isinstance(state, int):
             continue
         row["start_offset"], row["leader_epoch"] = state.start_offset, state.leader_epoch
+        # KIP-1226: without the count of completed deliveries no lag is known. A state that was written by
+        # WriteShareGroupState v0 lacks it.
         if state.start_offset != NO_OFFSET and state.delivery_complete_count != NO_COUNT:
             wanted.append((name, row, state))
 
     def on_ends(ends: list[Fields]) -> None:
         for (_, row, state), end in zip(wanted, ends, strict=True):
+            # The end of the log is unknown, for example because the partition is moving. Show no start offset
+            # either, because a row with an error must not look like a state.
             if end["error_code"]:
                 row.update(_partition(row["partition_index"]), error_code=end["error_code"])
             else:

@@ -94,9 +94,12 @@ def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | N
     names = {topic["name"] for topic in wanted} or list(image.topics_by_name)
     if cursor is None:
         return sort_by_steps(names, key=str)
+    # KIP-966: a cursor comes from a former response. One that no response can have is a client's bug, and
+    # would otherwise select partitions from the end of the list.
     if cursor["partition_index"] < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     first = cursor["topic_name"]
+    # The cursor belongs to another list of topics. Continuing there would skip topics without an error.
     if wanted and first not in names:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     return sort_by_steps((name if name >= first else None for name in names), key=str)

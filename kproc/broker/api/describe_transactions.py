@@ -40,6 +40,8 @@ def handle_describe_transactions(context: RequestContext, request: dict[str, Any
         rows = []
         for name in names:
             outcome = found.get(name)
+            # The right is checked before the look-up, so that a client cannot find out which transactional
+            # ids exist.
             if name in refused:
                 rows.append(_failed(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
             elif outcome is None:

@@ -73,6 +73,8 @@ def handle_describe_user_scram_credentials(
         code, why, found = ErrorCode.NONE, "", users.of(name)
         if _LISTED in user and not found:
             continue
+        # KIP-554: a repeated name gets an error instead of two equal rows, because the response identifies
+        # its rows by name.
         if user.get(_IS_REPEATED):
             code, found = ErrorCode.DUPLICATE_RESOURCE, {}
             why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"

@@ -41,6 +41,8 @@ def _check_type(_context: RequestContext, request: dict[str, Any]) -> None:
 )
 def handle_elect_leaders(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
     image, wanted = context.services.image, request["topic_partitions"]
+    # As in ReplicationControlManager.electLeaders, a request for all partitions omits those that need no
+    # election. Here that is every partition.
     if wanted is None:
         results = ({"topic": name, "partition_result": []} for name in list(image.topics_by_name))
         list_items(context, "replica_election_results", results)

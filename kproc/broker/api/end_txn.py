@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
     from kproc.broker.transaction.coordinator import OnGranted, TransactionCoordinator
 
+# KIP-588: clients of older versions get INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED, which they do not
+# know.
 _FENCED_SINCE: Final = 2
 _NEXT_EPOCH_SINCE: Final = 5
 
@@ -34,6 +36,8 @@ _END: Final = TRANSACTIONS.operation("end", EndRequest, Granted)
 @api(ApiKey.END_TXN, versions=(0, 5), needs=(on_transactional_id(Operation.WRITE),))
 def handle_end_txn(context: RequestContext, request: Fields) -> None:
     name, version = request["transactional_id"], context.api_version
+    # TransactionCoordinator rejects an empty id, because it cannot be the key of a record in
+    # `__transaction_state`.
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
     # KIP-890: a client of v5 gets a new epoch with every transaction, so that a late marker cannot end its next one.

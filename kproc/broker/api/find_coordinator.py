@@ -39,6 +39,7 @@ Fields = dict[str, Any]
 
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6), rows=(rows_at("coordinator_keys", "coordinators"),))
 def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
+    # KIP-98 added key types in v1. Before, every key is a group.
     key_type = request.get("key_type", _GROUP)
     if key_type not in _KINDS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
@@ -65,12 +66,17 @@ def _find_refused(
     context: RequestContext, resource: ResourceType, keys: Sequence[str]
 ) -> dict[str, tuple[ErrorCode, str]]:
     """Return error and message of the keys that the client may not look for, and of invalid ones."""
+    # DESCRIBE on the group or the transactional id is sufficient, because the client only asks where to send
+    # its requests. Each of those requests is checked again.
     if resource is not ResourceType.CLUSTER:
         return dict.fromkeys(denied(context, Operation.DESCRIBE, resource, keys), REFUSALS[resource])
+    # KIP-932: share partitions have the key "group:topic id:partition". An older client cannot mean it, so
+    # the key is rejected before it is parsed.
     if context.api_version < _SHARE_SINCE:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Coordinators of share partitions need version {_SHARE_SINCE}."
         )
+    # Only the owners of partitions look for share coordinators. Clients have no use for one.
     check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), {})
     refused: dict[str, tuple[ErrorCode, str]] = {}
     for key in keys:

@@ -29,6 +29,8 @@ NO_INSTANCE: Final = bytes(16)
 
 @api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions=(0, 0))
 def handle_get_telemetry_subscriptions(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    # KIP-714: a client without an id sends zeros, and the broker assigns one. The client keeps it for its
+    # whole life, so a known id is returned unchanged.
     instance_id = request["client_instance_id"]
     return _answer(ErrorCode.NONE, uuid.uuid4().bytes if instance_id == NO_INSTANCE else instance_id)
 

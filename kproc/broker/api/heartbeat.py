@@ -29,6 +29,8 @@ _HEARTBEAT: Final = GROUPS.operation("heartbeat", HeartbeatRequest, int)
 @api(ApiKey.HEARTBEAT, versions=(0, 4), needs=(on_group(Operation.READ),))
 def handle_heartbeat(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: int) -> None:
+        # The next heartbeat finds out if the member is still in the group. An error now would only make
+        # clients look for another coordinator, and there is none.
         code = ErrorCode.NONE if outcome == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else outcome
         context.reply({"error_code": int(code)})
 

@@ -102,6 +102,7 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any], comple
     levels, errors = requested_levels(loggers, context.services.config.node_id, known)
 
     def on_set(failure: KafkaError | None) -> None:
+        # The controller could not set the levels, so no logger of this request counts as changed.
         if failure is not None:
             errors.update({at: failure for at in range(len(loggers)) if at not in errors})
         if others:

@@ -113,6 +113,8 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
     # A producer that sets only the producer id or only the epoch has a bug.
     if (current[0] == NO_ID) != (current[1] == NO_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
+    # As in TransactionCoordinator, an empty id is an error and does not count as "no id": a producer with a
+    # transactional id relies on the fencing of its predecessor.
     if transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
@@ -123,6 +125,7 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
             context.services.change_log.log_aborted_transaction(context, transactional_id or "")
         context.reply(fields_of(outcome, version, _FENCED_SINCE))
 
+    # Without a transactional id nobody has to be fenced (KIP-98), so no coordinator is needed.
     if transactional_id is None:
         context.services.owner.producer_ids.allocate(
             lambda producer_id: on_done(Granted(ErrorCode.NONE, producer_id, 0)),

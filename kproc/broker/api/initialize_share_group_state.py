@@ -32,6 +32,8 @@ def handle_initialize_share_group_state(context: RequestContext, request: Fields
 
 
 def _arguments(row: Fields) -> InitializeState:
+    # KIP-932: a higher state epoch replaces an existing state. An owner of the partition that still has the
+    # old state is fenced by its older epoch when it writes.
     return InitializeState(row["state_epoch"], row["start_offset"])
 
 

@@ -43,6 +43,7 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
         if isinstance(outcome, int):
             outcome = JoinResult(outcome, request["member_id"])
         fields = _fields_of(outcome)
+        # KIP-559 made the name nullable. Older clients would fail to decode a null.
         if context.api_version < _NULL_PROTOCOL_SINCE and outcome.protocol_name is None:
             fields["protocol_name"] = ""
         context.reply(fields)
@@ -56,6 +57,8 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
 
 def _join_request(context: RequestContext, request: Fields) -> JoinRequest:
     version, session_timeout_ms = context.api_version, request["session_timeout"]
+    # KIP-62: before v1 a client has one timeout for both. It sends heartbeats only while it polls, so a
+    # member that works longer than its session timeout is gone anyway.
     has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
     client_id = client_id_of(context)
     return JoinRequest(
@@ -67,6 +70,8 @@ def _join_request(context: RequestContext, request: Fields) -> JoinRequest:
         rebalance_timeout_ms=request["rebalance_timeout"] if has_rebalance_timeout else session_timeout_ms,
         protocol_type=request["protocol_type"],
         protocols=tuple((each["name"], each["metadata"]) for each in request["protocols"]),
+        # KIP-394: the member joins again with the id from the response. Otherwise a client that loses
+        # responses and retries would leave one dead member behind for each try.
         requires_known_member_id=version >= _KNOWN_MEMBER_ID_SINCE,
         supports_skip_assignment=version >= _SKIP_ASSIGNMENT_SINCE,
     )

@@ -45,6 +45,7 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _MANY_SINCE:
         members = [LeavingMember(each["member_id"], each["group_instance_id"]) for each in request["members"]]
     else:
+        # Before KIP-345 a client can only remove itself, by its member id.
         members = [LeavingMember(request["member_id"])]
 
     def on_done(outcome: LeaveResult | int) -> None:

@@ -127,6 +127,8 @@ def _refused_and_wanted(
         for part_at, wanted in enumerate(topic["partitions"]):
             index, timestamp = wanted["partition_index"], wanted["timestamp"]
             if name in denied:
+                # The right comes first, so that no other error shows a client without rights that the topic
+                # exists.
                 refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             # As in Kafka, a partition that is named twice is rejected.
             elif times_asked[name, index] > 1 or index in repeated.get(name, ()):

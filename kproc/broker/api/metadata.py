@@ -55,6 +55,8 @@ def _prepare(context: RequestContext, request: Fields) -> None:
     has_ids = any(topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID for topic in wanted)
     if has_ids and context.api_version >= _BY_ID_SINCE:
         request["topics"] = [topic for topic in wanted if topic["topic_id"] != NO_TOPIC_ID]
+    # KIP-516: v10 and v11 have the field for an id, but their brokers did not look topics up by it. Kafka
+    # rejects a request that relies on it.
     elif has_ids or any(topic["name"] is None for topic in wanted):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Metadata below v{_BY_ID_SINCE} needs names of topics, not ids."

@@ -58,7 +58,10 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
         group_id=request["group_id"],
         member_id=request["member_id"],
         group_instance_id=request.get("group_instance_id"),
+        # KIP-848: a member of the consumer protocol sends its epoch in this field. A commit with an old one
+        # is rejected, because another member may have the partition already.
         generation=request["generation_id_or_member_epoch"],
+        # KIP-848: older clients do not know GROUP_ID_NOT_FOUND in this response.
         knows_unknown_group=context.api_version >= _UNKNOWN_GROUP_SINCE,
         offsets=offsets.accepted,
     )
@@ -67,6 +70,8 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
 
 def _expires_ms(context: RequestContext, request: Fields) -> int:
     retention_ms: int = request.get("retention_time", _DEFAULT_RETENTION)
+    # KIP-211: since v5 offsets expire by the time at which the group became empty. An expiry time of their
+    # own would delete the offsets of a group that is still active.
     if context.api_version > _RETENTION_UNTIL or retention_ms == _DEFAULT_RETENTION:
         return NO_EXPIRY
     # A client can send any retention time, but the expiry time must fit into the int64 of the record.

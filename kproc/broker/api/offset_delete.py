@@ -35,6 +35,7 @@ _DELETE: Final = GROUPS.operation("offset_delete", list[OffsetKey], list[str])
 )
 def handle_offset_delete(context: RequestContext, request: Fields) -> None:
     image, group_id = context.services.image, request["group_id"]
+    # KIP-496: DELETE on the group and READ on the topic, as for the commit that made the offset.
     hidden = denied_topics(context, Operation.READ, (topic["name"] for topic in request["topics"]))
     keys = [
         OffsetKey(group_id, topic["name"], each["partition_index"])
@@ -45,6 +46,7 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
         # not sent to the coordinator.
         if image.partition(topic["name"], each["partition_index"]) is not None
     ]
+    # The group with the empty name exists for old simple consumers, which only commit. Kafka rejects it here.
     if not group_id:
         context.reply(error_response(request, ErrorCode.INVALID_GROUP_ID, None))
         return
@@ -72,6 +74,8 @@ def _topic(
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif (name, index) not in known:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # KIP-496: an offset of a topic that members read now would be committed again within seconds, so its
+        # deletion would only look like a success.
         elif name in subscribed:
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         return {"partition_index": index, "error_code": int(code)}

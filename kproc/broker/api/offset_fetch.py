@@ -102,6 +102,7 @@ _FETCH: Final = GROUPS.operation("offset_fetch", OffsetsRequest, OffsetsResult)
 def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     groups = _groups_of(context.api_version, request)
     image = context.services.image
+    # KIP-709: each group may ask for all of its offsets.
     if sum(group["topics"] is None for group in groups) > 1:
         # Each of these groups may have many offsets, so put each into a slice of its own.
         context.divide(lambda: request)

@@ -80,6 +80,8 @@ def handle_partition(
         on_answer(_failed(partition.index, code))
         return
     try:
+        # KIP-279: for an epoch without an entry the log returns the largest smaller one with its end, so that
+        # the client finds the point where both histories are still equal.
         found, end_offset = owned.log.reader.epoch_end_offset(epoch)
     except KafkaError as error:
         on_answer(_failed(partition.index, error.code))

@@ -62,6 +62,8 @@ class OffsetsToCommit:
             for part_at, part in enumerate(row["partitions"]):
                 index = part["partition_index"]
                 if is_denied or topic is None:
+                    # The right comes before existence, because the error for an unknown topic would show
+                    # which topics exist (KAFKA-19234).
                     self._refused[topic_at, part_at] = refusal
                 elif not 0 <= index < len(topic.partitions):
                     self._refused[topic_at, part_at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -83,6 +85,8 @@ class OffsetsToCommit:
     def response(self, code: int) -> Fields:
         """Return the response with `code` for the `accepted` offsets, and the error codes of the others."""
         fields, refused = same_for_all(self._request, code), self._refused
+        # The metadata's error is for the single offset. If the whole commit failed, each row has that error,
+        # because the client must handle it first.
         if not code:
             refused = {**refused, **dict.fromkeys(self._too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE)}
         for (topic_at, part_at), refusal in refused.items():

@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 @api(ApiKey.PUSH_TELEMETRY, versions=(0, 0))
 def handle_push_telemetry(_context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    # KIP-714: a client has an id before it pushes, from GetTelemetrySubscriptions.
     if request["client_instance_id"] == NO_INSTANCE:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
+    # KIP-714: this error makes the client request its subscription again. It then learns that no metrics are
+    # wanted.
     if request["subscription_id"] != SUBSCRIPTION_ID:
         raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
     if request["compression_type"] not in (Compression.NONE, *ACCEPTED):
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    # The size is that of the compressed metrics, because kproc never decompresses them.
     if len(request["metrics"]) > TELEMETRY_BYTES_MAX:
         raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE)
     return error_response(request, ErrorCode.NONE, None)

@@ -32,6 +32,8 @@ def handle_read_share_group_state(context: RequestContext, request: Fields) -> N
 
 
 def _arguments(row: Fields) -> ReadState:
+    # KIP-932: the read itself fences. A former owner that still runs has an older leader epoch, so its next
+    # write fails with FENCED_LEADER_EPOCH.
     return ReadState(row["leader_epoch"])
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def handle_sasl_handshake(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
     logins = context.services.clients.logins
     if (
+        # KIP-368: a session is renewed by SaslAuthenticate requests. After a handshake of v0 the client would
+        # send bare SASL tokens, which cannot be told from requests here.
         context.api_version > 0
         and logins is not None
         and logins.start_reauthentication(context, request["mechanism"])

@@ -44,6 +44,8 @@ _HEARTBEAT: Final = GROUPS.operation("share_group_heartbeat", ShareHeartbeat, Sh
 @api(ApiKey.SHARE_GROUP_HEARTBEAT, versions=(1, 1), needs=(on_group(Operation.READ),), rows_max=10_000)
 def handle_share_group_heartbeat(context: RequestContext, request: Fields) -> None:
     check_share_enabled(context)
+    # As in KafkaApis, one forbidden topic rejects the request, because a subscription without it would differ
+    # from the one that the application asked for.
     if denied_topics(context, Operation.DESCRIBE, request["subscribed_topic_names"] or ()):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     _validate(request)
@@ -77,8 +79,11 @@ def _validate(request: Fields) -> None:
     check_text(request["member_id"], "MemberId")
     check_text(request["group_id"], "GroupId")
     check_text(request["rack_id"], "RackId")
+    # KIP-932: a member of a share group has no regular expression and no owned partitions, so its first
+    # heartbeat must name topics. Later, null means that the subscription has not changed.
     if epoch == JOIN_EPOCH and not names:
         raise invalid_request("SubscribedTopicNames must be set in first request.")
+    # Share groups have no static members, so -1 (leave) is the smallest epoch.
     if epoch < LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
     check_size_of_names(names)

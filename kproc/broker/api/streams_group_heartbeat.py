@@ -119,6 +119,7 @@ def _check_topics(context: RequestContext, topology: Topology) -> None:
             *(topic.name for topic in each.state_changelog_topics),
         )
     )
+    # KIP-1071: a task that reads or writes an internal topic would work on the coordinators' own records.
     internal = [name for name in names if name in INTERNAL_TOPICS]
     if internal:
         raise KafkaError(
@@ -150,8 +151,12 @@ def _validate(request: Fields, topology: Topology | None) -> None:
     elif epoch < STATIC_LEAVE_EPOCH:
         raise invalid_request(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
     tasks = [request[role] for role in _ROLES]
+    # Null means "not changed". A report of some roles only would be ambiguous, because a task may have
+    # changed its role.
     if any(each is not None for each in tasks) and any(each is None for each in tasks):
         raise invalid_request("If one task-type is non-null, all must be non-null.")
+    # KIP-1071: the topology belongs to the group. A new one comes with a restart of the application, and so
+    # with a join.
     if epoch != JOIN_EPOCH and topology is not None:
         raise invalid_request("Topology can only be provided when (re-)joining.")
 

@@ -35,12 +35,15 @@ def create_internal_topics(context: RequestContext, result: StreamsHeartbeatResu
     names = [topic.name for topic in result.missing_topics]
     if not has_on_cluster(context, Operation.CREATE):
         refused = denied_topics(context, Operation.CREATE, names)
+        # Without this check any member could create topics by its topology. The member stays in the group,
+        # and the status shows what is missing.
         if refused:
             detail = f"; Unauthorized to CREATE on topics {', '.join(sorted(refused))}."
             respond(_with_detail(result, detail))
             return
     services = context.services
     topics = services.owner.topic_creations.start(result.missing_topics, services.clock.now_ns())
+    # All of them are being created for another member, or have just failed. The next heartbeat looks again.
     if not topics:
         _respond(context, result, respond)
         return
@@ -68,6 +71,8 @@ def _on_created(
 ) -> None:
     try:
         rows = fields_of(reply)["topics"]
+    # The controller has died or rejected the whole request. Each topic gets the error, so that `finish`
+    # starts the back-off of all of them.
     except KafkaError as error:
         rows = [
             {"name": topic.name, "error_code": error.code, "error_message": error.message} for topic in topics

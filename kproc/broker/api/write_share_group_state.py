@@ -36,6 +36,8 @@ def handle_write_share_group_state(context: RequestContext, request: Fields) -> 
 
 
 def _arguments(row: Fields) -> WriteState:
+    # KIP-932: the state epoch fences owners from before a change of the offsets, and the leader epoch fences
+    # former owners of the partition. The coordinator checks both before it stores anything.
     return WriteState(
         row["state_epoch"],
         row["leader_epoch"],
@@ -52,6 +54,8 @@ def _arguments(row: Fields) -> WriteState:
 
 def _find_problem(row: Fields) -> str | None:
     problem = find_negative(row)
+    # Reject such a batch here. Once stored, it comes back with every read of the state, and the owner of the
+    # partition relies on it.
     if problem is None and any(
         each["first_offset"] < 0
         or each["last_offset"] < each["first_offset"]

@@ -57,6 +57,8 @@ def assign_simple(
 def _balances(members: Mapping[str, ShareAssignorMember]) -> list[tuple[frozenset[bytes], list[str]]]:
     """Return the topics that are balanced together, each with its subscribers."""
     subscriptions = {member.topic_ids for member in members.values()}
+    # The usual case. All topics in one balance avoid that the members with the lowest names get the first
+    # partition of every topic.
     if len(subscriptions) == 1:
         return [(subscriptions.pop(), list(members))]
     subscribers: dict[bytes, list[str]] = {}

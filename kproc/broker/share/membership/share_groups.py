@@ -126,6 +126,8 @@ class ShareGroups:
     def _group_of(self, group_id: str, request: ShareHeartbeat) -> ShareGroup:
         """Return the group of a heartbeat. A member that joins creates a missing group."""
         if group_id not in self._groups and request.member_epoch >= JOIN_EPOCH:
+            # KIP-932: the group was deleted while the member was away. It gets an error and joins again with
+            # epoch 0, and only that creates a group.
             if request.member_epoch > JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
             return self._create(group_id)
@@ -194,6 +196,8 @@ class ShareGroups:
                 topic_id = self._topics.id_of(name)
                 if topic_id is None:
                     codes[name] = {ALL_PARTITIONS: int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+                # A topic in `deleting` is left from a request that a crash has interrupted. Deleting its
+                # states again finishes that request.
                 elif topic_id in topics.initialized or topic_id in topics.deleting:
                     names[topic_id] = name
                 else:
@@ -207,6 +211,8 @@ class ShareGroups:
             return
 
         def on_done(deleted: set[bytes], code: int) -> None:
+            # Some states could not be deleted. These topics stay in `deleting`, so that a repeated request
+            # finds them.
             for topic_id in doomed.keys() - deleted:
                 codes[names[topic_id]][ALL_PARTITIONS] = code
             try:
@@ -222,6 +228,8 @@ class ShareGroups:
 
     def _append_to_group(self, group: ShareGroup, records: Sequence[ShareRecord]) -> None:
         """Append records of a group, and apply each one that was appended. Raises KafkaError unless all were."""
+        # From here on the log may have a record of the group, even if the append fails, so the group must not
+        # be forgotten as never written.
         self._unwritten.pop(group.group_id, None)
         encoded = [SHARE_RECORDS.encode(*record) for record in records]
         apply = partial(_apply, group, records)
@@ -234,5 +242,7 @@ def _apply(group: ShareGroup, records: Sequence[ShareRecord], number: int) -> No
 
 
 def _check_empty(group: ShareGroup) -> None:
+    # KIP-932: a member may hold records of the state. If the state were replaced under it, the same records
+    # would be delivered twice at a time.
     if not group.is_empty:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)

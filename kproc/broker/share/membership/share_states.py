@@ -74,6 +74,8 @@ def _send_in_parts(
     def on_part(part: list[int]) -> None:
         codes.extend(part)
         left = len(items) - len(codes)
+        # Another Handler may coordinate the group now. The remaining calls could reset states that it has
+        # initialized since.
         if left and is_over():
             codes.extend([int(ErrorCode.NOT_COORDINATOR)] * left)
             left = 0

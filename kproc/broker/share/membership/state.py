@@ -153,6 +153,8 @@ class ShareGroupState:
                 self.targets.pop(key.name, None)
             case ShareRecordType.TOPICS:
                 self.topics = ShareTopics()
+            # A tombstone can come without its record: compaction has removed the record already. Then there
+            # is nothing to remove.
             case ShareRecordType.MEMBER_STATE if member is not None:
                 member.state = ShareMemberState(0)
             case ShareRecordType.MEMBER if member is not None:

@@ -61,6 +61,8 @@ class StoredStates:
 
     def initialize(self, group: ShareGroup) -> None:
         """Request the initialization of states that are missing, unless such a request is open."""
+        # A call is open, or the last one has failed within the last second. Heartbeats of many members would
+        # otherwise repeat it at once.
         if self._timing.now_ms() < group.initialize_after_ms:
             return
         missing = group.uninitialized()
@@ -89,6 +91,8 @@ class StoredStates:
         if not isinstance(group, ShareGroup):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         topic = group.state.topics.initialized.get(key.topic_id)
+        # The group has no record 15 for this partition. The owner asks too early, or the group's offsets were
+        # deleted: then a state must not come back.
         if topic is None or key.partition not in topic.partitions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         logger.warning(
@@ -160,6 +164,8 @@ class StoredStates:
         now_ms = self._timing.now_ms()
         first_error = next((code for code in codes.values() if code), 0)
         group.initialize_after_ms = now_ms + _RETRY_MS if first_error else 0
+        # The group was deleted, or this Handler resigned, while the call was open. A record 15 written now
+        # would bring back a part of the group.
         if not self.is_current(group):
             return
         if first_error:
@@ -234,6 +240,8 @@ class StoredStates:
     def _remove_topics_of(self, group: ShareGroup, gone: DeletedTopics) -> None:
         topics = group.state.topics
         ids = {*topics.initializing, *topics.initialized, *topics.deleting}
+        # The states of deleted topics remain if this coordinator was not loaded at the deletion, or if the
+        # call failed. `ids` has the topics in every phase, because a crash can leave a topic in each of them.
         doomed = self.partitions_of(topics, {each: "" for each in ids if each in gone.ids})
         if not doomed:
             return
@@ -277,4 +285,6 @@ class StoredStates:
             else:
                 self._states.delete_all(group.group_id, topics, on_done)
 
+        # The record with `deleting` must be durable first. After a crash in between, it shows the next
+        # coordinator which states still have to be deleted.
         self._log.write(Write([], send))

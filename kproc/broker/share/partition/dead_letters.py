@@ -115,6 +115,8 @@ class DeadLetterWriter:
         """Write the next batches of a share partition, until one is not answered at once."""
         queue = self._queues[partition]
         while not queue.is_waiting:
+            # A dropped share partition is loaded again from its stored state, and then its records in the
+            # state ARCHIVING are written again.
             if partition.is_dropped or not (queue.batch or queue.letters):
                 del self._queues[partition]
                 return
@@ -136,6 +138,8 @@ class DeadLetterWriter:
         if not name:
             raise _Unwritable("the group has no dead letter topic any more")
         topic = services.image.topic(name)
+        # KIP-1191: the owner of the topic must agree. Otherwise any group could be configured to write into
+        # any topic.
         if topic is not None and topic.configs.get(_ENABLE, "false") != "true":
             raise _Unwritable(f"topic {name} does not allow dead letters: set its {_ENABLE} to true")
         if topic is None and self._setting(_AUTO_CREATE) != "true":
@@ -167,6 +171,7 @@ class DeadLetterWriter:
                 code = int(rows[0]["error_code"])
                 if not code:
                     logger.info("created topic %s for dead letters of group %s", name, partition.key.group_id)
+            # Another share partition of the group may have created the topic in the meantime.
             if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and not self._pause(
                 partition, queue, code
             ):
@@ -240,6 +245,8 @@ class DeadLetterWriter:
     def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
         """Schedule another attempt after a pause. Return False if this error allows no further attempt."""
         queue.attempts += 1
+        # The records stay in the state ARCHIVING while they wait, and keep the start offset where it is. So
+        # the attempts must end.
         if code not in _RETRIED or queue.attempts >= _ATTEMPTS:
             return False
         due_ns = self._services.clock.now_ns() + (_PAUSE_MS << queue.attempts - 1) * NS_PER_MS

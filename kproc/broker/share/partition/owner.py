@@ -57,6 +57,7 @@ def _key(group_id: str, part: SharePart) -> SharePartitionKey:
 
 def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
     """Return the code and the message for a partition of the call that failed."""
+    # The former owner has not closed the log yet. The home retries, and the client sees no error.
     if isinstance(error, PartitionMoving):
         return OPENS_LATER, None
     if isinstance(error, KafkaError):
@@ -148,6 +149,8 @@ class _Acquiring:
             offset = fetch_offset(shares, partition, owned)
             if offset == OPENS_LATER:
                 return AcquiredPart(OPENS_LATER)
+            # Nothing can be acquired here, or an earlier partition of the call has used up the limit. Neither
+            # is an error: the first partition is another one in the next request.
             if offset < 0 or self._records_left <= 0:
                 return AcquiredPart()
             return self._read(partition, owned, offset)
@@ -176,12 +179,16 @@ class _Acquiring:
         )
         acquired = partition.acquire(wanted, offset, batches)
         shares.changed(partition)
+        # Nothing that was read could be acquired: it was aborted, or the limit of locks is reached. The bytes
+        # are not sent, so they do not count.
         if not acquired:
             return AcquiredPart()
         ranges = batches.ranges(acquired[0].first, acquired[-1].last)
         part = AcquiredPart(ranges=ranges, bytes=sum(each.length for each in ranges), acquired=acquired)
         self._records_left -= part.record_count
         self._bytes_left -= part.bytes
+        # As in Fetch (KIP-74), only the first batch of a response may exceed the limit of bytes, so that a
+        # large batch cannot block its partition for ever.
         self._can_exceed = False
         return part
 
@@ -191,10 +198,16 @@ def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: Owne
     records, log = partition.records, owned.log.state
     if records is None or partition.is_start_new or (log.unconfirmed and owned.is_recovering):
         return OPENS_LATER
+    # Retention and DeleteRecords move the log's start without telling the share partition, so look before
+    # each acquire.
     records.discard_below(log.start_offset)
     offset = records.next_fetch_offset()
+    # Released records may be acquired in spite of a full table, because they take no further memory.
+    # Otherwise a full table could never get empty.
     if offset is None or (offset == records.end_offset and not shares.has_room):
         return -1
+    # share.isolation.level of the group decides (KIP-932), not the member: members share the records, so they
+    # must see the same ones.
     bound = log.last_stable_offset if partition.settings.is_committed else log.high_watermark
     return offset if offset < bound else -1
 
@@ -257,6 +270,7 @@ class _Watch(DelayedOperation):
                 return int(offset >= 0)
             committed = partition.settings.is_committed
             return owned.log.read(offset, self._body.bytes_min, committed=committed).bytes
+        # The log is not open yet. This is no error, so the watch goes on.
         except PartitionMoving:
             return 0
         except _FAILURES:

@@ -170,6 +170,7 @@ class SharePartition:
     def start_write(self) -> WriteState:
         """Return the write of all queued changes, which are in flight from now on."""
         assert self.records is not None
+        # A new start offset is written even without a change. The empty change stands for it.
         self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
         start, finished, batches = self.records.to_persist([each.change for each in self._in_flight])
         return WriteState(self.state_epoch, self.leader_epoch, start, finished, batches)
@@ -195,8 +196,11 @@ class SharePartition:
 
     def drop(self) -> None:
         """Fail all changes that are not persisted, because the share partition was removed from the table."""
+        # Set this first: the callbacks below can reach this object again, and must find that it is gone.
         self.is_dropped = True
         self.records = None
         waiting, self._in_flight, self._queued = [*self._in_flight, *self._queued], [], []
         for pending in waiting:
+            # A write may be in flight, and its outcome is unknown now. The client repeats the acknowledgement
+            # at the new owner, which accepts it only if the record is still held.
             pending.on_done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -116,6 +116,8 @@ class SharePartitions:
         if not 0 <= key.partition < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         image = topic.partitions[key.partition]
+        # NOT_LEADER_OR_FOLLOWER is retriable: the home has older metadata than this Handler, and finds the
+        # new owner.
         if image.owner != self._services.handler_index:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         owned = self._services.owner.partitions.get(topic.name, image)
@@ -346,8 +348,12 @@ class SharePartitions:
             self._dead_letters.write(partition, letters)
             self._wake(partition)
             self._drop_unused(partition)
+        # The state in memory is not the stored one any more. Drop it, so that the next request reads the
+        # state again.
         elif outcome in _REPLACED:
             self._drop(partition)
+        # Without a stored start offset a successor could choose a later one, and records in between would be
+        # skipped. So no member may acquire records yet.
         elif partition.is_start_new:
             self._fail(partition, outcome)
         else:

@@ -77,6 +77,8 @@ class StateCalls:
         for call, outcome in zip(calls, outcomes, strict=True):
             if call.partition.is_dropped:
                 continue
+            # The coordinator's Handler has died, is loading, or has passed the partition on. The pause lets
+            # it finish, and a retry finds the new coordinator through the image.
             if isinstance(outcome, int) and outcome in _RETRIED and now_ns < call.give_up_ns:
                 self._services.owner.purgatory.watch(_StateCallPause(self, call, now_ns + _PAUSE_NS), ())
             else:

@@ -64,6 +64,8 @@ class WantedRecords(msgspec.Struct):
             if run is None or run.first > lasts[-1]:
                 return True
             size_max = _throttled_size(run, records.rules)
+            # A crash of a consumer counts as a delivery of every record that it holds. So return the records
+            # that were acquired already, and deliver these alone with the next request.
             if size_max and acquired:
                 return False
             last = min(run.last, self._last_offset(run.first, lasts))
@@ -84,6 +86,8 @@ class WantedRecords(msgspec.Struct):
             return
         records.skip_to(batches[at][0])
         locks_left = records.rules.size_max - records.size
+        # share.partition.max.record.locks is used up (KIP-932). Without a limit, slow consumers would let the
+        # window grow to the whole log.
         if locks_left <= 0:
             return
         self.records_left = min(self.records_left, locks_left)
@@ -103,6 +107,8 @@ class WantedRecords(msgspec.Struct):
         last = first + self.records_left - 1
         if last >= lasts[-1]:
             return lasts[-1]
+        # KIP-1206: with the mode record_limit the member gets exactly this many records. Otherwise whole
+        # batches are acquired, because they are sent whole anyway.
         return last if self.is_exact else lasts[bisect_left(lasts, last)]
 
     def _add(self, first: int, last: int, delivery_count: int, acquired: list[AcquiredRange]) -> None:

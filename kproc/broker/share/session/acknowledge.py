@@ -144,6 +144,8 @@ class Acknowledgements:
                 self.results[key] = result
                 if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
                     moved.append(key)
+        # The transfer came between our image and the call. The new owner has the state, so the
+        # acknowledgement is sent there, without an error for the client.
         if moved:
             assert isinstance(reply, PartsAcknowledged)
             self._services.owner.transfers.when_image(reply.known, partial(self._resend, moved))
@@ -172,6 +174,7 @@ def _are_valid(batches: Sequence[AcknowledgeBatch], rules: RenewRules) -> bool:
             return False
         if min(types) < 0 or max(types) > highest:
             return False
+        # KIP-1222: a client must set IsRenewAck, because a request that renews fetches nothing.
         if AcknowledgeType.RENEW in types and not rules.is_allowed:
             return False
         before = batch.last

@@ -189,6 +189,7 @@ class Acquisition(DelayedOperation):
         # Partitions with another owner, in their order. A dict instead of a list, because a look-up among thousands
         # must be fast.
         moved: dict[ShareKey, None] = {}
+        # The owner died. If it had acquired records, their locks died with it, so no record is lost.
         if isinstance(reply, Lost):
             for key in keys:
                 self.results[key] = AcquiredPart(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -265,6 +266,7 @@ class Acquisition(DelayedOperation):
 
     def _on_watch_ended(self, owner: int, watch: Watch, reply: WatchEnded | Lost) -> None:
         """Acquire again from an owner that may have records now, or from its successor if it has died."""
+        # A late reply to a watch that was cancelled or replaced. Another watch of this owner may be open.
         if self._watches.get(owner) != watch or self.is_completed:
             return
         del self._watches[owner]

@@ -145,6 +145,8 @@ class ShareSessions:
             before.start(keys)
             self._record_use(before)
             return before, None
+        # The member has come back on another connection. The old session's records are released, because
+        # nobody can acknowledge them over the new connection.
         if before is not None:
             self.close(before)
         # Use the monotonic time as the least number, so that the numbers differ from those of a former process of this

@@ -44,10 +44,13 @@ def handle_share_acknowledge(context: RequestContext, request: Fields) -> None:
     services = context.services
     check_request(context, request)
     epoch = request["share_session_epoch"]
+    # KIP-932: a new session holds no records that could be acknowledged, so only a ShareFetch opens one.
     if epoch == INITIAL_EPOCH:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
     sessions = services.owner.share_sessions
     session = sessions.find(request["group_id"], request["member_id"])
+    # The last request of a session is accepted with any expected epoch. A client that closes must not fail
+    # because it has missed a response.
     if epoch != FINAL_EPOCH:
         sessions.proceed(session, epoch, (), ())
     topics = request["topics"]

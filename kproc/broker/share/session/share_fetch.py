@@ -96,6 +96,8 @@ def _find_session(context: RequestContext, request: Fields, keys: Sequence[Share
     services = context.services
     sessions = services.owner.share_sessions
     group_id, member_id, epoch = request["group_id"], request["member_id"], request["share_session_epoch"]
+    # KIP-932: the last request releases what the member holds. Its epoch is not compared, because a client
+    # that closes may have missed a response.
     if epoch == FINAL_EPOCH:
         return sessions.find(group_id, member_id)
     if epoch != INITIAL_EPOCH:
@@ -245,10 +247,13 @@ class ShareFetch:
             topic = by_id.get(key[0])
             if topic is not None:
                 target.topic_name = topic.name
+            # The topic was never known, so its id is unknown (KIP-516).
             if target.topic_name is None:
                 self._failed[key] = ErrorCode.UNKNOWN_TOPIC_ID
             elif target.topic_name in self._denied:
                 self._failed[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            # The topic existed when the session began, and was deleted since. The member gets this error
+            # until it removes the partition from its session.
             elif topic is None or not 0 <= key[1] < len(topic.partitions):
                 self._failed[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
@@ -263,6 +268,8 @@ class ShareFetch:
             return context.services.config.fetch_max_bytes
         user, client_id = context.principal.name, context.client_id_bytes
         wait_ms = rates.fetch_wait_ms(user, client_id)
+        # Do not acquire for a client above its quota. Acquired records that it does not get in time would
+        # count as deliveries.
         if wait_ms:
             context.start_throttle(wait_ms, CONSUMER_BYTE_RATE)
             return 0

@@ -34,6 +34,8 @@ def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
     if request["group_id"] is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
     member_id = request["member_id"]
+    # Member ids are UUIDs as text (KIP-932), which have at most 36 characters. The id is a key of the session
+    # table, so longer ones would let clients use up memory.
     if not member_id or len(member_id) > _MEMBER_ID_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
     if _count_parts(request["topics"]) > PARTS_MAX:

@@ -169,6 +169,8 @@ class ShareCoordinator:
     def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
         """Create a state, or replace one unless its state epoch is higher. Raises KafkaError if that is rejected."""
         part = self._find(name)
+        # The owner found no state and asked the group's coordinator to restore it. Meanwhile another call has
+        # created it, so its records must not be delivered from the start again.
         if part is not None and request.keeps_existing:
             self._log.write(Write([], lambda code: on_code(write_error(code))))
             return
@@ -204,10 +206,14 @@ class ShareCoordinator:
         def on_code(code: Code) -> None:
             on_state(code or state)
 
+        # The same owner reads again, after a failed write or because the share partition was idle. Its epoch
+        # is recorded already, so no record is needed.
         if part.fence_epoch == request.leader_epoch:
             self._log.write(Write([], lambda code: on_code(write_error(code))))
             return
         current = part.state
+        # KIP-932: record the new epoch before the owner gets the state. Otherwise a write of the former owner
+        # could be accepted after the read, and the new owner would not know of it.
         fence = WriteState(
             current.state_epoch,
             request.leader_epoch,
@@ -221,6 +227,8 @@ class ShareCoordinator:
         self._existing_partition(parse_state_key(name))
         part = self._find(name)
         if part is None:
+            # ShareCoordinatorShard answers a summary of an unknown share partition without an error, because
+            # tools list groups whose states are not initialized yet.
             state = PersistedState(state_epoch=0, leader_epoch=0)
         else:
             state = replace(_persisted(part.state), batches=())
@@ -229,6 +237,7 @@ class ShareCoordinator:
     def delete(self, name: str, on_code: OnCode) -> None:
         """Delete the state. An unknown share partition is no error."""
         key = self._existing_partition(parse_state_key(name))
+        # Not an error, so that a request whose answer was lost in a crash can be repeated.
         if self._find(name) is None:
             self._log.write(Write([], lambda code: on_code(write_error(code))))
         else:
@@ -236,6 +245,8 @@ class ShareCoordinator:
 
     def _find(self, name: str) -> _StoredPartition | None:
         """Return a share partition with the effect of all writes so far."""
+        # A queued write is not in `_parts` yet. Without the flush a second write would be computed from the
+        # state before the first one.
         if name in self._queued:
             self._log.flush()
         return self._parts.get(name)
@@ -249,6 +260,8 @@ class ShareCoordinator:
         part = self._find(name)
         if part is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
+        # The partition has a new owner, and this request comes from the former one, for example because it
+        # was paused. The locks that it holds for its members do not count any more.
         if part.fence_epoch > leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         return part
@@ -382,6 +395,8 @@ class ShareCoordinator:
             yield _WRITE_COST
 
     def _prune(self, offset: int, code: Code) -> None:
+        # After a resignation another Handler owns the log. Deleting from it here would change files that this
+        # Handler does not own any more.
         if not code and not self._is_over:
             self.pruned_offset = self._log.delete_before(offset)
 
