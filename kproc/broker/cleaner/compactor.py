@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kproc.broker.calls.call_links import AskHandler
 from kproc.broker.calls.calls import Call, Lost, R
@@ -44,6 +44,7 @@ from kproc.broker.storage.compaction_policy import (
     assess,
     group_segments,
 )
+from kproc.broker.storage.format import DELETED_SUFFIX, LOG_SUFFIX
 from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.segment_files import (
@@ -69,6 +70,14 @@ _WAIT_NS_MAX: Final = 1 << 62
 L = TypeVar("L", bound=LogRequest)
 
 
+class _ReplacedFile(NamedTuple):
+    """A .deleted file of a replaced segment, and the monotonic time at which it may be unlinked."""
+
+    due_ns: int
+    path: Path
+    log_inode: int | None  # The inode of a .log file. None for the other files of a segment.
+
+
 class Compactor:
     """Compacts the logs of a broker. Owned by the cleaner."""
 
@@ -92,7 +101,7 @@ class Compactor:
         self.survey = CompactionSurvey(
             config=config, clock=clock, fs=fs, table=table, image=image, metrics=metrics
         )
-        self._replaced: deque[tuple[int, Path]] = deque()  # (time of unlinking in ns, path)
+        self._replaced: deque[_ReplacedFile] = deque()
         self._steps = self._run()
         self._is_waiting = False
         self._is_pausing = False
@@ -151,8 +160,8 @@ class Compactor:
         """Abandon the running pass: remove its unfinished file, and unlink the replaced files."""
         self._is_closed = True
         self._steps.close()
-        for _, path in self._replaced:
-            self._fs.unlink(path)
+        for replaced in self._replaced:
+            self._unlink(replaced)
 
     # -- the steps ---------------------------------------------------------------------------------------------
 
@@ -314,7 +323,11 @@ class Compactor:
         delay_ms: int,
     ) -> Steps:
         """Let the owner replace a group of segments with the compacted segment `new`. Return True if it did."""
-        doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
+        doomed = {
+            path: each.inode if path.name.endswith(LOG_SUFFIX + DELETED_SUFFIX) else None
+            for each in group
+            for path in deleted_files(directory, each.base_offset)
+        }
         for path in doomed:
             # Unlink a replaced file of that name that still waits for its delay. Otherwise the owner's rename would
             # replace it, and the owner's loop would have to free its blocks.
@@ -337,9 +350,8 @@ class Compactor:
         # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
         # power loss could undo the new names after the old files are gone.
         sync_directory(self._fs, directory)
-        names = set(doomed)
-        self._replaced = deque(each for each in self._replaced if each[1] not in names)
-        self._replaced.extend((due_ns, path) for path in doomed)
+        self._replaced = deque(each for each in self._replaced if each.path not in doomed)
+        self._replaced.extend(_ReplacedFile(due_ns, path, inode) for path, inode in doomed.items())
         return True
 
     def _count_swap(self, freed_bytes: int, took_us: int) -> None:
@@ -352,14 +364,23 @@ class Compactor:
 
         Unlinks one file per slice, because the file system needs long for a large one.
         """
-        if not self._replaced or self._replaced[0][0] > now_ns:
+        if not self._replaced or self._replaced[0].due_ns > now_ns:
             return 0
-        path = self._replaced.popleft()[1]
+        replaced = self._replaced.popleft()
         try:
-            self._fs.unlink(path)
+            self._unlink(replaced)
         except StorageFailure as failure:
-            logger.warning("cannot unlink the replaced file %s: %s", path, failure)
+            logger.warning("cannot unlink the replaced file %s: %s", replaced.path, failure)
         return 1
+
+    def _unlink(self, replaced: _ReplacedFile) -> None:
+        # The topic may have been deleted and created again since the swap. Leave a .log.deleted file of the new log: it
+        # explains to the next start why the log's first segments are missing.
+        if replaced.log_inode is not None:
+            facts = self._fs.facts_at(replaced.path)
+            if facts is None or facts.st_ino != replaced.log_inode:
+                return
+        self._fs.unlink(replaced.path)
 
     # -- settings ----------------------------------------------------------------------------------------------
 

@@ -93,11 +93,17 @@ class DeletedDirectories:
 
     def _remove_renamed(self, path: Path, *, at_once: bool) -> bool:
         """Remove a directory that was renamed for deletion, if its delay has passed. Return True if it is removed."""
-        renamed_before_ms = self._clock.wall_ms() - self._delay_ms
+        now_ms = self._clock.wall_ms()
         try:
             facts = self._fs.facts_at(path)
-            # On ext4 and XFS a rename sets the directory's ctime, so that is the time of the deletion.
-            if facts is not None and not at_once and facts.st_ctime_ns // NS_PER_MS > renamed_before_ms:
+            # On ext4 and XFS a rename sets the directory's ctime, so that is the time of the deletion. A negative age
+            # means that the host's clock was set back. The delay then counts as over, because otherwise the files
+            # would fill the disk until the clock has caught up.
+            if (
+                facts is not None
+                and not at_once
+                and 0 <= now_ms - facts.st_ctime_ns // NS_PER_MS < self._delay_ms
+            ):
                 return False
             if read_topic_id(self._fs, path) in self._image().topics_by_id:
                 # The metadata were restored from a copy older than the deletion, or the cleaner has not received the

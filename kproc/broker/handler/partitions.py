@@ -30,7 +30,7 @@ from kproc.broker.storage.inspection import InspectionBudget
 from kproc.broker.storage.log import Log
 from kproc.broker.storage.log_state import LogTraffic
 from kproc.broker.storage.segments import ColdSegments
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -355,13 +355,13 @@ class Partitions:
         Unlink files that are due, request syncs for flush.ms and hidden records, find offline logs and hanging
         transactions, and trim the tables of producers.
         """
-        now_ms = self._clock.wall_ms()
+        now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.now_ns() // NS_PER_MS
         offline = dict(self._damaged)
         hanging: set[tuple[PartitionKey, int]] = set()
         unlinked = 0
         for owned in self._open.values():
             if unlinked < _UNLINKED_TOGETHER:
-                unlinked += bool(owned.log.retention.unlink_due(now_ms))
+                unlinked += bool(owned.log.retention.unlink_due(monotonic_ms))
             if owned.log.retention.rest_below and not owned.log.state.is_offline:
                 owned.log.retention.delete_rest()
                 owned.publish()

@@ -130,7 +130,7 @@ class SegmentSwap:
     def _put_in_place(self, number: int, count: int, base: int) -> None:
         """Take steps 2 and 3 of compaction_files.py, and update the list of segments."""
         state = self._state
-        due_ms = state.clock.wall_ms() + state.config.file_delete_delay_ms + _GRACE_MS
+        due_ms = state.deletion_due_ms() + _GRACE_MS
         gone = state.segments.retire_for(base, number, count, due_ms=due_ms)
         for suffix in SWAPPED_SUFFIXES:
             swap = self._compaction_path(base, suffix, SWAP_SUFFIX)

@@ -68,7 +68,7 @@ class LogRetention:
             # Write the new start before the renames, so that a crash between the two never leaves a log that begins
             # above its recorded start (log_start.py).
             self._move_start(max(state.start_offset, state.segments.bases()[count]))
-            gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
+            gone = state.segments.delete_oldest(count, due_ms=state.deletion_due_ms())
             # Remove deleted segments from the next sync, which would only open their descriptors again.
             state.unsynced.remove_segments(gone)
             state.snapshots.remove_before(state.segments.first_base)
@@ -85,7 +85,8 @@ class LogRetention:
     def unlink_due(self, now_ms: int) -> int:
         """Unlink some of the deleted segments' files that have waited file.delete.delay.ms; return how many.
 
-        Syncs the recorded start of the log first (log_start.py). If that fails, the files stay until the next call.
+        `now_ms` is monotonic. Syncs the recorded start of the log first (log_start.py). If that fails, the files stay
+        until the next call.
         """
         state = self._state
         due_ms = state.segments.next_due_ms()

@@ -22,7 +22,7 @@ from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segments import SegmentList
 from kproc.broker.storage.tail_cache import TailCache
 from kproc.broker.storage.unsynced_files import UnsyncedFiles
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.errors import FatalError
 
 if TYPE_CHECKING:
@@ -124,6 +124,13 @@ class LogState:
         self.is_torn = False
 
     # -- derived values -----------------------------------------------------------------------------------
+
+    def deletion_due_ms(self) -> int:
+        """Return the monotonic time in ms at which a file that is renamed to .deleted now may be unlinked.
+
+        The wall clock can be set back. Files that wait for it would then fill the disk until it has caught up.
+        """
+        return self.clock.now_ns() // NS_PER_MS + self.config.file_delete_delay_ms
 
     @property
     def is_offline(self) -> bool:

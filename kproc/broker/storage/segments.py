@@ -54,7 +54,7 @@ class ColdSegments:
 
 
 class Doomed(NamedTuple):
-    """A file that was renamed to .deleted, and the time in ms at which it may be unlinked."""
+    """A file that was renamed to .deleted, and the monotonic time in ms at which it may be unlinked."""
 
     due_ms: int
     path: Path
@@ -214,7 +214,7 @@ class SegmentList:
         return count
 
     def next_due_ms(self) -> int | None:
-        """Return the time in ms at which unlink_due() has work again, or None."""
+        """Return the monotonic time in ms at which unlink_due() has work again, or None."""
         return self._doomed[0].due_ms if self._doomed else None
 
     def doomed(self) -> list[Doomed]:

@@ -194,6 +194,20 @@ def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:
     assert not list(log.state.directory.glob("*.deleted"))
 
 
+def test_deleted_file_of_another_log_survives_the_delay(rig: Rig) -> None:
+    """A topic that is created again can have a file of the same name, which explains where its log begins."""
+    log = rig.create("t", file_delete_delay_ms="5000")
+    rig.fill("t", "a", "a")
+    rig.run()
+    replaced = list(log.state.directory.glob("*.log.deleted"))
+    for path in replaced:
+        path.rename(path.with_suffix(".moved"))  # Keeps the inode number in use.
+        path.write_bytes(b"of another log")
+    rig.after(5000)
+    assert replaced
+    assert list(log.state.directory.glob("*.deleted")) == replaced
+
+
 def test_replaced_files_are_unlinked_after_rename_is_durable(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

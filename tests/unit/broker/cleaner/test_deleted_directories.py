@@ -40,6 +40,15 @@ def test_deleted_topic_directory_is_removed_after_delay(rig: CleanerRig) -> None
     assert kept.exists()
 
 
+def test_directory_is_removed_although_the_clock_was_set_back(rig: CleanerRig) -> None:
+    rig.create("t")
+    rig.delete("t")
+    doomed = doomed_directory(rig.directory)
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000 - 3_600_000)
+    rig.advance_ms(DELAY_MS)
+    assert not doomed.exists()
+
+
 def test_what_earlier_runs_left_of_deleted_topics_is_removed(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:

@@ -35,13 +35,26 @@ def test_old_segments_are_renamed_now_and_unlinked_later(rig: LogRig) -> None:
     assert {name.split(".", 1)[1] for name in deleted} == {
         "log.deleted", "index.deleted", "timeindex.deleted", "snapshot.deleted",
     }  # fmt: skip
-    assert log.state.segments.next_due_ms() == NOW_MS + 500
-    assert log.retention.unlink_due(NOW_MS + 499) == 0
-    assert log.retention.unlink_due(NOW_MS + 500) == len(deleted)
+    assert log.state.segments.next_due_ms() == log.state.deletion_due_ms()
+    assert log.retention.unlink_due(log.state.deletion_due_ms() - 1) == 0
+    assert log.retention.unlink_due(log.state.deletion_due_ms()) == len(deleted)
     assert not [name for name in rig.files if name.endswith(".deleted")]
     with pytest.raises(KafkaError):
         log.read(1, 100)
     assert [offset for offset, _ in read_all(log)] == [2, 3]
+    log.close()
+
+
+def test_deleted_files_are_unlinked_after_clock_is_set_back(rig: LogRig) -> None:
+    log = rig.open()
+    log.append([batch(bytes(150)) for _ in range(3)])
+    log.retention.delete_segments_before(1, "test")
+    due_ms = log.state.deletion_due_ms()
+    rig.clock.set_wall_ms(NOW_MS - 3_600_000)
+    log.retention.delete_segments_before(2, "test")
+    assert log.state.deletion_due_ms() == due_ms
+    assert log.retention.unlink_due(due_ms) > 0
+    assert not [name for name in rig.files if name.endswith(".deleted")]
     log.close()
 
 
@@ -61,7 +74,7 @@ def test_many_segments_are_deleted_in_several_calls(rig: LogRig, monkeypatch: py
     retention.delete_rest()
     assert (state.start_offset, state.segment_count, retention.rest_below) == (7, 1, 0)
     deleted = [name for name in rig.files if name.endswith(".deleted")]
-    assert retention.unlink_due(NOW_MS + 500) == 4
+    assert retention.unlink_due(log.state.deletion_due_ms()) == 4
     assert len([name for name in rig.files if name.endswith(".deleted")]) == len(deleted) - 4
     log.close()
 
@@ -73,7 +86,7 @@ def test_a_range_given_out_can_be_read_after_the_deletion(rig: LogRig) -> None:
     with open(part.path, "rb") as file:
         assert os.fstat(file.fileno()).st_ino == part.inode
         log.retention.delete_segments_before(1, "test")
-        log.retention.unlink_due(NOW_MS + 10_000)
+        log.retention.unlink_due(log.state.deletion_due_ms())
         assert len(file.read()) == part.length
     log.close()
 

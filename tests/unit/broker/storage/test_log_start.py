@@ -172,7 +172,7 @@ def test_deletion_that_a_crash_interrupts_is_no_loss(
     crashes = Crashes(disk, contents, names)
     delete(log)
     append_one(log, batch("more"))
-    log.retention.unlink_due(NOW_MS + 500)
+    log.retention.unlink_due(log.state.deletion_due_ms())
     assert not [name for name in disk.list_directory(log.state.directory) if name.endswith(".deleted")]
     images = crashes.end()
     assert len(images) > 10
@@ -195,9 +195,9 @@ def test_deleted_segments_stay_until_the_start_is_synced(
     write(log)
     log.retention.enforce_retention(NOW_MS)
     fs.fail_sync()
-    assert log.retention.unlink_due(NOW_MS + 500) == 0
+    assert log.retention.unlink_due(log.state.deletion_due_ms()) == 0
     assert "keeps its deleted segments" in caplog.text
-    assert log.retention.unlink_due(NOW_MS + 500) > 0
+    assert log.retention.unlink_due(log.state.deletion_due_ms()) > 0
     assert not log.state.is_offline
     log.close()
 
@@ -217,7 +217,7 @@ def test_deletion_on_a_full_disk_frees_it_and_is_no_loss(rig: LogRig) -> None:
     write(log)
     use_below(log, FullForEpochs())
     assert log.retention.enforce_retention(NOW_MS) == 4
-    assert log.retention.unlink_due(NOW_MS + 500) > 0
+    assert log.retention.unlink_due(log.state.deletion_due_ms()) > 0
     assert not (rig.directory / LEADER_EPOCH_FILE).exists()
     log.close(clean=False)
     log = rig.open(recorded_start=0)
