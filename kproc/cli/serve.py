@@ -353,7 +353,7 @@ def _warnings_about_data(path: Path) -> list[str]:
     Such a user can replace records, and by links let the broker write to other files. This is only a warning, because a
     container that runs as root often uses a directory of a user of the host.
     """
-    from kproc.broker.supervisor.directory_lock import LOCK_FILE
+    from kproc.broker.storage.format import LOCK_FILE
 
     found = [each.lstat() for each in (path.resolve(), path / LOCK_FILE) if os.path.lexists(each)]
     others = sorted({each.st_uid for each in found} - {0, os.geteuid()})

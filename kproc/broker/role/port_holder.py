@@ -6,9 +6,13 @@ import ipaddress
 import os
 import sys
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
+
+from kproc.broker.storage.format import LOCK_FILE
+from kproc.common.printable import printable
 
 _LISTEN: Final = "0A"
 _COMMAND_MAX: Final = 100
@@ -20,15 +24,20 @@ _WILDCARD_6: Final = ipaddress.ip_address("::")
 def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
     """Return the process that listens at the TCP port, as "pid 123 (its command without options)".
 
-    Return None if no such process is visible. Only root can see the sockets of other users' processes.
+    For a broker, the data directory follows the command. Return None if no such process is visible. Only root can see
+    the sockets of other users' processes.
     """
     wanted = _listening_at({port}, proc)
     if not wanted:
         return None
-    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdecimal()):
-        if _has_open(pid, wanted, proc):
-            return f"pid {pid} ({_command(pid, proc)})"
-    return None
+    pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+    holders = [pid for pid in pids if _has_open(pid, wanted, proc)]
+    if not holders:
+        return None
+    # All roles of a broker can have the socket, but not all of them have the lock.
+    data = next(filter(None, (_data_directory(pid, proc) for pid in holders)), None)
+    command = _command(holders[0], proc)
+    return f"pid {holders[0]} ({command if data is None else f'{command}, data in {data}'})"
 
 
 def holds_any(pid: int, ports: Container[int], *, proc: Path = Path("/proc")) -> bool:
@@ -75,18 +84,30 @@ def _parse_address(text: str) -> _Address:
 
 
 def _has_open(pid: int, sockets: set[str], proc: Path) -> bool:
+    return any(target in sockets for _, target in _open_files(pid, proc))
+
+
+def _data_directory(pid: int, proc: Path) -> str | None:
+    """Return the directory whose lock file the process has locked, or None. A broker of Kafka locks the same file."""
+    for descriptor, target in _open_files(pid, proc):
+        path = Path(target)
+        with suppress(OSError):
+            if path.name == LOCK_FILE and "lock:" in (proc / str(pid) / "fdinfo" / descriptor).read_text():
+                return printable(str(path.parent))
+    return None
+
+
+def _open_files(pid: int, proc: Path) -> Iterator[tuple[str, str]]:
+    """Yield each descriptor of a process and what it refers to. Yield nothing for another user's process."""
     directory = proc / str(pid) / "fd"
     try:
         names = os.listdir(directory)
     except OSError:  # The process has ended, or belongs to another user.
-        return False
+        return
     for name in names:
-        try:
-            if os.readlink(directory / name) in sockets:
-                return True
-        except OSError:
-            continue
-    return False
+        # The process can close it meanwhile.
+        with suppress(OSError):
+            yield name, os.readlink(directory / name)
 
 
 def _command(pid: int, proc: Path) -> str:

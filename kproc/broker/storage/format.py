@@ -29,6 +29,8 @@ STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 FUTURE_DIRECTORY_SUFFIX: Final = "-future"
 # The directory of the metadata log. Its name and files are like a partition's, but it belongs to the controller.
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+# File in log.dirs that a running broker has locked. The name is Kafka's.
+LOCK_FILE: Final = ".lock"
 # Directory in log.dirs with the rules of fault injection. Each start of the broker removes it.
 FAULTS_DIRECTORY: Final = ".faults"
 FAULT_RULE_SUFFIX: Final = ".rule"

@@ -24,7 +24,7 @@ import msgspec
 
 from kproc.broker.observe.status import real_uid
 from kproc.broker.role.port_holder import listens_at
-from kproc.broker.supervisor.directory_lock import LOCK_FILE
+from kproc.broker.storage.format import LOCK_FILE
 from kproc.common.sessions import parent_pid, start_ticks
 
 _PROC: Final = Path("/proc")

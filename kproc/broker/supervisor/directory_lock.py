@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from kproc.broker.storage.format import LOCK_FILE
 from kproc.broker.storage.fs import FILE_MODE
 
-LOCK_FILE: Final = ".lock"  # Kafka's name.
 _LOCKED: Final = (errno.EAGAIN, errno.EACCES)
 # Longest wait in ns for a lock that dying processes of a killed broker still hold.
 _WAIT_NS: Final = 1_000_000_000

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.storage.format import LOCK_FILE
 from kproc.broker.supervisor.broker_process import VerifiedBroker
-from kproc.broker.supervisor.directory_lock import LOCK_FILE
 from kproc.cli import doctor
 from kproc.cli.failure import Failure
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.storage.format import LOCK_FILE
 from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker, claim_in
-from kproc.broker.supervisor.directory_lock import LOCK_FILE
 from kproc.common.sessions import parent_pid, start_ticks
 from tests.support.cases import in_one_test
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.storage.format import LOCK_FILE
 from kproc.broker.supervisor import directory_lock
-from kproc.broker.supervisor.directory_lock import LOCK_FILE, DirectoryInUse, DirectoryLock, locked_directory
+from kproc.broker.supervisor.directory_lock import DirectoryInUse, DirectoryLock, locked_directory
 from tests.support.ring_pair import Forked
 
 
