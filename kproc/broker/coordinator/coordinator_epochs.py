@@ -86,6 +86,8 @@ class CoordinatorEpochs:
         self._requested.update(dict.fromkeys(keys, token))
 
         def on_reply(reply: RaisedLeaderEpochs | Lost) -> None:
+            # A partition may have got another owner while the call was in flight, or a newer call may have
+            # been sent. Their epochs are not ours to use.
             still = [key for key in keys if self._requested.get(key) is token]
             for key in still:
                 del self._requested[key]

@@ -224,6 +224,8 @@ class CoordinatorLog(Generic[C]):
         """Append the queued writes now, and apply them to the coordinator."""
         if not self._writes:
             return
+        # The partition is being transferred, or the coordinator was discarded. NOT_LEADER_OR_FOLLOWER makes
+        # clients retry at the next coordinator.
         if self._is_released:
             self._fail_writes(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
@@ -246,6 +248,8 @@ class CoordinatorLog(Generic[C]):
         codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
         appended: list[OnCode] = []
         for write, code in zip(writes, codes, strict=True):
+            # A failed write is answered at once. So is one that nobody waits for, because its loss in a crash
+            # does no harm.
             if code or not write.is_awaited:
                 write.on_done(code)
             else:
@@ -259,6 +263,8 @@ class CoordinatorLog(Generic[C]):
         code = number = 0
         for batch, at, length in spans:
             result = results[batch]
+            # The log rejected the batch, for example on a full disk. The coordinator's state must not change
+            # by records that no successor will read.
             if result.error_code:
                 code = code or result.error_code
             elif write.apply is not None:
@@ -357,6 +363,8 @@ class CoordinatorLog(Generic[C]):
             for on_code in callbacks:
                 self._guard.run(self.coordinator, "a coordinator's write", on_code, code)
 
+        # Wait for everything that is in the log now, not just for the own records: the answer may depend on
+        # earlier ones.
         if self._waits_for_sync:
             self.owned.when_synced(self.owned.log.state.end_offset, on_synced)
         else:

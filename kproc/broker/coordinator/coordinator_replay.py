@@ -154,6 +154,7 @@ class CoordinatorReplay:
 
     def _end_transaction(self, batch: memoryview, attributes: int, producer_id: int) -> None:
         marker = read_marker(batch, attributes)
+        # A control batch of another kind, or one that compaction has emptied. It ends no transaction.
         if marker is None:
             return
         is_abort, _ = marker
@@ -178,6 +179,8 @@ class CoordinatorReplay:
         for pending in self._pending.values():
             for key, (base_offset, row, producer) in pending.items():
                 counted = self._rows.get(key)
+                # The key was deleted after the record of the open transaction. A commit must not bring it
+                # back.
                 is_deleted = counted is not None and counted[2] is None and self._bases[key] > base_offset
                 if not is_deleted:
                     yield ReplayedRecord(key, row[2], base_offset + offset_delta_of(row), producer)

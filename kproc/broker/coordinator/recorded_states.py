@@ -68,6 +68,8 @@ def append_and_apply(
 
     log.write(Write(records, on_done, on_appended))
     log.flush()
+    # A part may be in the log, for example if the disk became full between two batches. That part was
+    # applied, so memory and log agree, and the next request continues from there.
     if count < len(records):
         raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -92,5 +94,7 @@ class StateReplay(Generic[S]):
         """Return the states of the groups that exist after the replay. Call it once."""
         states, self._states = list(self._states.values()), {}
         for state in states:
+            # A crash can cut a series of tombstones of one member. What is left must not become a member
+            # without a subscription.
             state.drop_incomplete_members()
         return [state for state in states if state.is_written]

@@ -48,6 +48,8 @@ class StepScheduler:
             nonlocal cost
             cost = coordinator.steps.run()
 
+        # The guard returns False after an exception: the coordinator was discarded, so its other steps are
+        # not run.
         if self._guard.run(coordinator, "a step of a coordinator", run):
             self.add(coordinator)
         return cost

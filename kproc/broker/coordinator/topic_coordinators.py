@@ -35,6 +35,8 @@ class TopicCoordinators(Generic[C]):
         coordinators of names that are stored already.
         """
         topic = self._runtime.image().topic(self.kind.topic)
+        # The internal topic is created by the first request that needs it, so no coordinator exists before
+        # that.
         if topic is None:
             return None
         # Hash into the first block: the partitions that the topic was created with. In Kafka, added partitions of

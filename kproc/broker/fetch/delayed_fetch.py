@@ -137,8 +137,12 @@ class DelayedFetch(DelayedOperation):
             )
             reads.append(read)
             count += read.bytes
+            # An error completes the Fetch at once, as in Kafka's DelayedFetch, because the client can do
+            # something about it only when it learns of it.
             if read.error:
                 is_enough = True
+            # The log is not open yet: in transfer, or before its first sync after a crash. Its opening wakes
+            # this Fetch.
             elif read.end < 0:
                 has_logs = False
         self.reads = reads

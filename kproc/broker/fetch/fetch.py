@@ -58,6 +58,8 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
     now_ns = services.clock.now_ns()
     try:
         targets, session, is_incremental = cache.resolve(request, context.api_version, now_ns)
+    # KIP-227: the session is unknown, for example after a restart, or its epoch is not the next one. The
+    # client then sends a full Fetch.
     except KafkaError as error:
         context.count_error(error.code)
         context.settle()
@@ -263,6 +265,8 @@ class ClientFetch:
     def _on_local(self, local: DelayedFetch) -> None:
         """Respond. Read again instead if an owner has changed, or if a log that was not open may still open in time."""
         if not local.is_expired:
+            # Another Handler owns a partition now. Read again there, because only the present owner knows
+            # where the log ends.
             if local.has_moved:
                 self.restart()
                 return
@@ -378,6 +382,7 @@ class ClientFetch:
         )
         count = sum(read.bytes for read in self.reads.values())
         context.settle()
+        # A Fetch without records takes nothing from the quota of bytes, so it starts no throttle.
         if count:
             context.start_throttle(rates.fetch_wait_ms(user, client_id), CONSUMER_BYTE_RATE)
         if not context.throttle_ms:

@@ -275,6 +275,8 @@ class FetchFastPaths:
         (target,) = targets_of(wanted)
         found = find_partition(services.image, target)
         if (
+            # KIP-227: a request of a session changes the session's state at each Fetch. Only the general path
+            # can do that.
             wanted.session_id != NO_SESSION_ID
             or wanted.session_epoch != NO_SESSION_EPOCH
             or isinstance(found, int)

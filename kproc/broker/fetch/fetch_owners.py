@@ -132,6 +132,7 @@ class RemoteReads:
         is_watch = self._watches.get(owner) == watch
         if is_watch:
             del self._watches[owner]
+        # The Fetch was answered, cancelled or started again, so nobody wants this reply.
         if self._is_ended:
             return
         parts = self._parts[owner]

@@ -127,6 +127,7 @@ def _missing(image: ClusterImage, target: FetchTarget) -> ErrorCode:
     """Return the error for a name or an id that no topic has."""
     if target.name is not None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # KIP-516: the id was never known here. The client refreshes its metadata and finds the present id.
     if target.found_name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     return _deleted_code(image, target.found_name, target)

@@ -136,6 +136,7 @@ class ConsumerGroups:
         try:
             group = self._group_of(group_id, request)
             result = group.heartbeat(request, self._timing.now_ms())
+            # KIP-848: the last member of the consumer protocol may have left, and classic members remain.
             if request.member_epoch < JOIN_EPOCH:
                 self.maybe_downgrade(group)
         except KafkaError as error:
@@ -151,6 +152,7 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
+        # Share and streams groups use the same name space, and they are never converted.
         if request.member_epoch != JOIN_EPOCH or not isinstance(group, ClassicGroup | None):
             reason = f"Group {group_id} is not a consumer group."
             if group is None:

@@ -68,6 +68,8 @@ class GroupLoading:
         key_of, content = decoded
         if isinstance(key_of, OffsetKey):
             assert content is None or isinstance(content, CommittedOffset)
+            # A tombstone: the offset was deleted or has expired. Compaction may have removed the commit
+            # before it.
             if content is None:
                 self._offsets.remove(key_of)
             else:

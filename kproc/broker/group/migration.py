@@ -43,8 +43,11 @@ def check_upgrade(group: ClassicGroup, config: Config) -> None:
     """Raise GROUP_ID_NOT_FOUND if a classic group with members may not become a consumer group."""
     if config.group_consumer_migration_policy not in ("bidirectional", "upgrade"):
         raise _not_upgraded(group.group_id, "online upgrade is disabled")
+    # Groups of Kafka Connect have another type. Their assignments mean connectors, so the coordinator could
+    # not assign.
     if group.roster.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise _not_upgraded(group.group_id, "the group does not use the consumer embedded protocol")
+    # A conversion must not remove members, so a group above the limit stays classic.
     if group.member_count > config.group_consumer_max_size:
         raise _not_upgraded(
             group.group_id,

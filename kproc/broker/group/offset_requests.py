@@ -71,6 +71,8 @@ class OffsetRequests:
         self._log.write(Write(records, lambda error: on_done(write_error(error)), apply, request.producer))
 
     def _commit_refusal(self, request: CommitRequest) -> Code:
+        # The group is being deleted in steps. A commit in between could survive the deletion, so the client
+        # retries and then creates a new group.
         if request.group_id in self._deleting:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         producer = request.producer
@@ -83,11 +85,13 @@ class OffsetRequests:
             return group.commit_refusal(request, self._timing.now_ms())
         if request.generation < 0:
             return ErrorCode.NONE  # The client is a tool, or a consumer that assigns its own partitions.
+        # KIP-848 introduced GROUP_ID_NOT_FOUND in v9. Older clients know ILLEGAL_GENERATION, and join again.
         return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_unknown_group else ErrorCode.ILLEGAL_GENERATION
 
     def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> Code:
         """Return the error for an OffsetFetch of a member whose protocol has epochs, or NONE."""
         group = self._groups.get(group_id)
+        # Kafka checks members at a fetch only in groups with epochs. Classic clients name no member there.
         if group is None or isinstance(group, ClassicGroup):
             return ErrorCode.NONE
         return group.fetch_refusal(member_id, member_epoch)

@@ -208,6 +208,8 @@ class _ItemInWork:
         try:
             coordinator = coordinators.coordinator(self._partition)
         except KafkaError as error:
+            # Wait here for up to 200 ms. With an error all clients would come again only after their
+            # back-off, and the load is often over sooner.
             if may_wait and error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 coordinators.park(self._partition, self._resume)
             else:

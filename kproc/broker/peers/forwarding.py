@@ -195,6 +195,8 @@ class _PartInWork:
         if partition is None:
             self._fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
+        # The caller's metadata is older than ours. The answer None makes it wait for our version and route
+        # again.
         if partition.owner != services.handler_index:
             self._on_answer(None)
             return

@@ -106,6 +106,7 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
         return
     try:
         owned = services.owner.partitions.get(name, partition)
+    # The log is in transfer, or its directory is offline. The coordinator sends the marker again.
     except KafkaError as error:
         on_code(error.code)
         return

@@ -106,6 +106,8 @@ class ForwardedProduce(PendingProduce):
 
     def fail(self) -> None:
         """Reply as if this Handler had died, because it is unknown which records are in the log."""
+        # None is sent as the death of this Handler. The sender then closes the connection, because neither
+        # success nor an error would be true.
         self._on_reply(None)
 
     def return_records(
@@ -170,6 +172,7 @@ class ForwardReply:
             self._returned.add(place)
             target = self.parts[place][0]
             self._router.route(DeferredRecords(topic_id, index, bytearray(records), target, self._version))
+        # An open reply only returns records. More results follow.
         if not reply.is_open:
             self._finish(reply.results)
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# KIP-516: from v13 on a request names topics by id only. The zero id names none, so it gets UNKNOWN_TOPIC_ID.
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
 # A partition of a request for another owner: target, position of its topic in the request, position in the topic, key.
@@ -179,6 +180,8 @@ class RecordRouter:
             topic = image.topics_by_name.get(name)
         else:
             topic = image.topics_by_id.get(topic_id or _NO_TOPIC_ID)
+            # A producer that knew the topic by its id before the topic was deleted and created again must not
+            # write into the new one (KIP-516).
             if topic is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None or not 0 <= index < len(topic.partitions):
@@ -204,6 +207,8 @@ class RecordRouter:
             return None
         try:
             owned = self._partitions.get(topic.name, partition)
+        # The former owner has not closed the log yet, or this Handler has not opened it after a death. The
+        # records wait, because an error would break the order of an idempotent producer.
         except PartitionMoving as moving:
             # The view is valid only until the end of this duty cycle, so copy the records.
             deferred = DeferredRecords(topic.topic_id, partition.index, bytearray(records), target, version)
@@ -321,6 +326,8 @@ class RecordRouter:
         elif found[1].owner == self._services.handler_index:
             self._append(*found, memoryview(records), target, version)
             self._transactions.send_requests()
+        # These records came from another Handler, and the partition has moved once more. Return them: a third
+        # Handler must never get them from here, or their order would be lost.
         elif isinstance(target, ForwardedPart):
             target.return_records(topic_id, index, records)
         else:

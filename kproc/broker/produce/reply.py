@@ -140,6 +140,7 @@ class OneProduce:
         context = self._context
         if result[1]:
             context.count_error(result[1])
+        # acks=0 has no response. For LOST, no response would be true: the records may be stored or not.
         if self.acks == 0 or result[1] == LOST:
             finish_unanswered(context, result[1])
         else:
@@ -147,6 +148,7 @@ class OneProduce:
                 context.settle()
             index, code, base_offset, append_time_ms, log_start, _, _ = result
             version, correlation_id = context.api_version, context.correlation_id
+            # These are rare, so only the usual response has a template.
             if code or context.throttle_ms or version < _FIRST_WITH_LOG_START:
                 topics = [(self.name, self.topic_id, (result,))]
                 frame = encode_produce_response(version, correlation_id, topics, context.throttle_ms)
@@ -258,6 +260,8 @@ class DecideWhenSynced:
 
     def __call__(self, error: int) -> None:
         result = self._result
+        # The records are in the page cache, but a failed fdatasync may have dropped them. The log is offline
+        # from now on.
         if error:
             result = failed(result[0], error, "the log could not be synced to disk")
         self.owner.decide(result)
@@ -303,6 +307,7 @@ def targets_of(context: RequestContext, request: ProduceRequest) -> Iterator[Pro
         )
     send = SendWhenDecided(context, request)
     count = sum(len(topic.partitions) for topic in topics)
+    # As in Kafka, a Produce without partitions gets an empty response.
     if not count:
         send([])
     return PendingProduce(request.acks, request.transactional_id, count, send).parts()

@@ -136,8 +136,12 @@ def _error_for_producer(code: int, version: int) -> tuple[int, str | None]:
     if code in _UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         why = "Unable to verify the partition has been added to the transaction. Underlying error: "
         return ErrorCode.NOT_ENOUGH_REPLICAS, why + ErrorCode(code).name
+    # KIP-588: in a Produce response INVALID_PRODUCER_EPOCH means the same, and the client aborts instead of
+    # failing for ever.
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH, None
+    # KIP-890 gave TRANSACTION_ABORTABLE to clients from Produce 11 on. Older ones know INVALID_TXN_STATE
+    # only.
     if code == ErrorCode.INVALID_TXN_STATE or (
         code == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE
     ):

@@ -26,6 +26,8 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
     """
     joins = request.member_epoch == JOIN_EPOCH
     is_static = request.instance_id in state.instance_ids
+    # A static member that returns, and a known member that joins again, take no further place. Rejecting them
+    # would shrink a full group with each restart of a client.
     if joins and not is_static and request.member_id not in state.members and len(state.members) >= size_max:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -35,6 +37,8 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
         _check_instance(state, request)
     if request.instance_id is not None and (is_static or not joins):
         member = _static_member(state, request.instance_id, request.member_id, joins=joins)
+    # The member id is the client's own choice (KIP-1082). A known member that joins again was fenced, or its
+    # first response was lost.
     elif joins:
         return state.members.get(request.member_id)
     else:
@@ -94,6 +98,8 @@ def _static_member(
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
             f"is owned by {known_id} member.",
         )
+    # KIP-345: a newer process has replaced this one under the same instance id. The older one must stop,
+    # because both would work on the same tasks.
     if not joins and known_id != member_id:
         raise KafkaError(
             ErrorCode.FENCED_INSTANCE_ID,
@@ -108,6 +114,8 @@ def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:
         return
     # The member repeats the previous epoch if the response with its new one was lost.
     is_repeated = request.member_epoch < state.epoch and request.member_epoch == state.previous_epoch
+    # The tasks must be among those that the coordinator knows. Otherwise the member may run a task that was
+    # given to another one.
     if is_repeated and request.owned is not None and request.owned.is_part_of(state.owned.plain):
         return
     order = "greater" if request.member_epoch > state.epoch else "smaller"
@@ -127,6 +135,8 @@ def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology
             # again.
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The group has no topology. Join again.")
         return own
+    # A higher epoch would be an update of the topology, which Kafka 4.4 rejects, too. A lower epoch is
+    # accepted: it is an old client, which gets the status STALE_TOPOLOGY.
     if own is not None and known.epoch <= own.epoch and not known.is_same(own):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
     return known
@@ -134,6 +144,8 @@ def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology
 
 def reject_unknown_tasks(configured: ConfiguredTopology, owned: MemberTasks | None) -> None:
     """Raise INVALID_REQUEST if a member reports tasks that the topology does not have."""
+    # Without a configured topology the number of tasks is unknown, for example because a source topic was
+    # deleted. Rejecting the member would not bring it back.
     if owned is None or not configured.is_ready:
         return
     tasks: Iterable[tuple[str, int]] = (*owned.active, *owned.standby, *owned.warmup)

@@ -30,6 +30,8 @@ def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
         return ErrorCode.UNSUPPORTED_VERSION  # STALE_MEMBER_EPOCH came with v9 of OffsetCommit.
     if epoch == member.state.epoch:
         return ErrorCode.NONE
+    # A higher epoch cannot come from this coordinator: the log has lost records, or the client is wrong.
+    # Reject it, because nobody can say what the member owned.
     if epoch > member.state.epoch or state.topology is None:
         return ErrorCode.STALE_MEMBER_EPOCH
     assigned_at = {**member.state.pending_revocation.active, **member.state.owned.active}

@@ -79,6 +79,8 @@ def reconcile(
         case StreamsMemberPhase.STABLE if epoch == target_epoch:
             return state
         case StreamsMemberPhase.UNREVOKED:
+            # Wait: the member has not confirmed the revocation. If its tasks were given away now, two
+            # processes would run them.
             if _can_own(reported, state.pending_revocation):
                 return state
             epoch += 1

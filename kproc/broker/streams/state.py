@@ -216,6 +216,7 @@ class StreamsGroupState:
                 self.topology = None
             case StreamsRecordType.MEMBER_TARGET:
                 self._targets.pop(key.name, None)
+            # A tombstone whose record compaction has removed already. There is no member to change.
             case StreamsRecordType.MEMBER_STATE if member is not None:
                 self._set_state(member, StreamsMemberState(0))
             case StreamsRecordType.MEMBER if member is not None:

@@ -20,6 +20,7 @@ def stale_statuses(
 ) -> Iterator[StreamsStatus]:
     """Yield a status if the member's topology is older than the group's topology `known`."""
     own = before.topology_epoch if request.topology is None else request.topology.epoch
+    # The member runs an older version of the application. It is not removed, but its client logs the status.
     if known is not None and own < known.epoch:
         yield StreamsStatus(
             StreamsStatusCode.STALE_TOPOLOGY,

@@ -93,6 +93,8 @@ class StreamsGroups:
         try:
             return self._group_of(group_id, request).heartbeat(request, self._timing.now_ms())
         except KafkaError as error:
+            # The member was rejected before its first record was appended. So the log still has the empty
+            # classic group that its group has replaced.
             if (replaced := self._replaced.pop(group_id, None)) is not None:
                 self._groups[group_id] = replaced
                 self._unwritten.pop(group_id, None)
@@ -108,6 +110,8 @@ class StreamsGroups:
             kind = "Streams group" if request.member_epoch > JOIN_EPOCH else "Group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
         if group is not None:
+            # KIP-1071: a classic group of Kafka Streams can be replaced only when it is empty, because there
+            # is no online migration as for consumer groups.
             if request.member_epoch != JOIN_EPOCH or group.group_type != "classic" or not group.is_empty:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
             self._replaced[group_id] = group
@@ -129,6 +133,8 @@ class StreamsGroups:
         replaced = self._replaced.get(group.group_id)
         encoded: list[KeyAndValue] = []
         if replaced is not None and not replaced.is_unwritten:
+            # The tombstones come first. If a crash cuts the append, the next load finds no group or the new
+            # one, but never both.
             encoded = [(key, None) for key in replaced.record_keys()]
         tombstone_count = len(encoded)
         encoded += [STREAMS_RECORDS.encode(*record) for record in records]

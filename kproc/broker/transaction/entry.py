@@ -166,6 +166,7 @@ class Entry:
 
     def retry_marker(self, key: PartitionKey) -> None:
         """Make the marker of a partition unsent, because the partition could not append it."""
+        # The partition may have got its marker in the meantime, so that it needs no other one.
         if key in self._unmarked:
             self._unsent[key] = None
 

@@ -106,6 +106,8 @@ class MarkerDelivery:
             del self._due[entry]
             if entry.awaits_sync:
                 unsynced.append(entry)
+            # All markers are written, but the last Complete* could not be appended, for example on a full
+            # disk.
             elif not entry.is_owing:
                 self._coordinator.complete(entry)
             else:
@@ -125,6 +127,8 @@ class MarkerDelivery:
     def _on_result(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
         """Handle the result `code` of one marker: `entries[at]` is its transactional id, `keys[at]` its partition."""
         entry, key = entries[at], keys[at]
+        # The partition of this coordinator has another owner, which has loaded the decision and sends the
+        # markers itself.
         if self.is_over:
             return
         if code in _FENCED:
@@ -137,6 +141,8 @@ class MarkerDelivery:
                 short_name(entry.name),
                 ErrorCode(code).name,
             )
+        # The owner died, the partition is moving, or its disk has failed. The transaction stays decided, and
+        # readers of read_committed wait at it until the marker is there.
         elif code not in _HAS_MARKER:
             entry.retry_marker(key)
             self.retry(entry)

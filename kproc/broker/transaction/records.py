@@ -123,6 +123,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Transact
     key version of a newer broker.
     """
     try:
+        # Only a foreign program writes such a record, because a compacted topic has no use for one.
         if key is None:
             raise ProtocolError("a record without a key")
         (version,) = INT16.unpack_from(key)
@@ -206,6 +207,8 @@ def _read_tags(value: bytes, position: int) -> dict[int, int]:
         size, position = read_unsigned_varint(value, position)
         data = value[position : position + size]
         position += size
+        # The value was cut. A missing next producer id would let a later transaction reuse an exhausted
+        # epoch.
         if len(data) < size:
             raise ProtocolError(f"tagged field {tag} runs past the end")
         if tag in (_PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG):

@@ -59,6 +59,8 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
     # KIP-360: a request with a producer id that is not the current one any more comes from a fenced producer.
     if request.producer_id != NO_ID and not _may_go_on(current, request):
         return ErrorCode.PRODUCER_FENCED
+    # A pending or decided transaction must get its markers first. If the epoch rose now, the markers of the
+    # former epoch could be rejected by partitions that have seen the new one.
     if current.state not in IDLE:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     begun = replace(
@@ -114,6 +116,8 @@ def fence(current: Transaction, cluster_version: int, now_ms: int, spare_id: int
     The epoch is raised by one. In transaction version 2 (KIP-890) the old epoch is stored, too. The abort of the old
     producer then counts as a retry, and its response has the new epoch, with which it can continue.
     """
+    # As in Kafka, the level of the cluster decides and not the version that the client speaks. So an older
+    # client on such a cluster is fenced by the new epoch, too.
     if cluster_version >= EPOCH_PER_TRANSACTION:
         return _with_next_epoch(current, State.PREPARE_ABORT, now_ms, spare_id, cluster_version)
     return replace(
@@ -146,6 +150,8 @@ def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transa
     # Markers may already be on their way. A partition that is added after the decision would never get one.
     if current.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
+    # A retry, or another batch to the same partitions. No write is needed, because the record with them is in
+    # the log.
     if current.state == State.ONGOING and current.partitions.issuperset(request.partitions):
         return ErrorCode.NONE
     partitions = current.partitions.union(request.partitions)
@@ -197,6 +203,8 @@ def end(current: Transaction | None, request: EndRequest, now_ms: int, spare_id:
     if request.epoch != current.epoch:
         return ErrorCode.PRODUCER_FENCED
     prepared, completed = _ends_of(request)
+    # The decision. From its sync on the outcome is fixed, whatever crashes: the next coordinator reads it and
+    # sends the markers again.
     if current.state == State.ONGOING:
         return replace(current, state=prepared, updated_ms=now_ms, client_version=request.client_version)
     if is_ending:
@@ -272,6 +280,7 @@ def complete(current: Transaction, now_ms: int) -> Transaction:
         next_producer_id=NO_ID,
         updated_ms=now_ms,
     )
+    # The usual case: the producer id has epochs left.
     if current.next_producer_id == NO_ID:
         return done
     return replace(

@@ -47,10 +47,13 @@ def join_refusal(group_id: str, request: JoinRequest, config: Config, *, group_e
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    # The client chooses this timeout, and the group waits that long for a member that died. The broker's
+    # limits keep it reasonable.
     if not shortest <= request.session_timeout_ms <= longest:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if bytes_of(request.protocols) > PROTOCOL_BYTES_MAX:
         return ErrorCode.INVALID_REQUEST
+    # A member id without its group: the group was deleted, or expired. The client joins again without an id.
     if request.member_id != UNKNOWN_MEMBER_ID and not group_exists:
         return ErrorCode.UNKNOWN_MEMBER_ID
     return ErrorCode.NONE
@@ -69,6 +72,8 @@ class ClassicJoin:
         """Handle a JoinGroup. It is answered at once, or when the join phase of the rebalance ends."""
         state = self._state
         refusal = join_refusal(state.group_id, request, state.environment.config, group_exists=True)
+        # The group was deleted between the look-up and this call. COORDINATOR_NOT_AVAILABLE makes the client
+        # look again, and then it finds no group or a new one.
         if not refusal and state.current is GroupState.DEAD:
             refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if refusal:
@@ -131,6 +136,8 @@ class ClassicJoin:
         prefix = request.client_id if instance_id is None else instance_id
         suffix = f"-{state.environment.random_id()}"
         member_id = shortened(prefix, NAME_MAX) + suffix
+        # KIP-345: the client has restarted within its session. It replaces itself, and usually keeps its
+        # partitions without a rebalance.
         if instance_id is not None and instance_id in state.roster.static_ids:
             member = state.roster.members[state.roster.static_ids[instance_id]]
             self._return_static(request, member, member_id, now_ms, reply)
@@ -218,6 +225,8 @@ class ClassicJoin:
         elif state.current is GroupState.COMPLETING_REBALANCE:
             # The leader may be assigning partitions to the old id at this moment.
             self._rebalance.prepare(now_ms, f"{member_id} replaced {old_id} in the sync phase")
+        # The restarted client may come with another configuration. If the group would choose another assignor
+        # now, the present assignment does not hold.
         elif state.roster.select_protocol() != state.protocol_name:
             self._rebalance.prepare(now_ms, f"{member_id} replaced {old_id} with another protocol")
         else:

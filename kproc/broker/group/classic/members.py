@@ -251,6 +251,8 @@ class Roster:
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Return True if a member with these protocols may be in the group: all members must know one of them."""
+        # The first member decides the type of the group. It must name a protocol, because a group without one
+        # could never choose an assignor.
         if not self.members:
             return bool(protocol_type) and any(True for _ in protocols)
         return protocol_type == self.protocol_type and any(

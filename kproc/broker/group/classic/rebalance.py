@@ -120,6 +120,8 @@ class ClassicRebalance:
         state = self._state
         delay_ms = state.environment.config.group_initial_rebalance_delay_ms
         self._has_newcomer = False
+        # group.initial.rebalance.delay.ms=0 (KIP-134): do not wait for further members, because there may be
+        # none.
         if not delay_ms:
             self._complete_join(now_ms)
             return

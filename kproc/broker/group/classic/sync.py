@@ -36,6 +36,8 @@ class ClassicSync:
             return
         member = state.roster.members[request.member_id]
         self._rebalance.mark_synced(member.member_id)
+        # The assignment is in the log already: the member repeats its request, or it is late. It gets its
+        # part at once.
         if state.current is GroupState.STABLE:
             state.renew(member, now_ms)
             reply(self._assigned(member))
@@ -62,6 +64,7 @@ class ClassicSync:
             request.protocol_name, state.protocol_name
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        # The next rebalance has begun, so this assignment would be outdated at once. The member joins again.
         if state.current is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE

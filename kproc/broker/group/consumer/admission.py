@@ -41,6 +41,8 @@ def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | 
         group.check_size()
     if request.instance_id is not None:
         return _admit_static(group, request, request.instance_id)
+    # A member with a known id joins again: it was fenced, or the response to its first heartbeat was lost
+    # (KIP-1082).
     if joins:
         return group.state.members.get(request.member_id)
     member = group.state.get_member(request.member_id)
@@ -103,6 +105,8 @@ def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
         return
     # The member repeats the previous epoch if the response with its new one was lost.
     is_repeated = request.member_epoch < state.epoch and request.member_epoch == state.previous_epoch
+    # The partitions must be among those that the coordinator knows. Otherwise the member may read a partition
+    # that was given to another one.
     if is_repeated and request.owned is not None and _is_part(request.owned, state.owned):
         return
     order = "greater" if request.member_epoch > state.epoch else "smaller"

@@ -102,6 +102,8 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
             for member in group.state.members.values()
             if member.classic is not None and member.member_id != request.member_id
         ]
+        # An assignor that all classic members know is needed for a downgrade: the group then chooses one of
+        # their protocols.
         if names.intersection(*others):
             return
     raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -116,6 +118,8 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
     instance_id = request.group_instance_id
     if instance_id is None:
         member = group.state.members.get(request.member_id)
+        # KIP-394 comes after the check of the size, so that a client that will be rejected does not first get
+        # an id.
         if member is None:
             group.check_size()
         if is_unknown and request.requires_known_member_id:
@@ -216,4 +220,6 @@ def _classic_member(
 
 def _check_generation(member: ConsumerMember, generation: int) -> None:
     if generation != member.state.epoch:
+        # The member has missed a step. A classic client joins again after this error, and its JoinGroup makes
+        # the step.
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)

@@ -50,6 +50,7 @@ class Expressions:
                 f"The group has {EXPRESSIONS_MAX} different regular expressions, which is the limit. Use one of them.",
             )
         names = self._environment.cluster.match_topics(expression, client)
+        # The Handler has used up its time for matching. A later heartbeat tries again.
         if names is None:
             return None
         self._resolved[expression] = version, now_ms

@@ -40,6 +40,8 @@ def reconcile(
     has written, unless the member owns nothing.
     """
     if state.phase is MemberPhase.UNKNOWN:
+        # A newer Kafka wrote this state, and the downgraded broker does not know what the member must give
+        # up. Only a member without partitions is safe.
         if reported is None or reported:
             raise KafkaError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
@@ -75,12 +77,15 @@ def _next_state(
 ) -> MemberState:
     kept = _select(state.owned, lambda topic_id, partition: partition in wanted.get(topic_id, ()))
     revoked = _select(state.owned, lambda topic_id, partition: partition not in wanted.get(topic_id, ()))
+    # Give nothing yet: the member still reads these partitions. The next owner would read the same records.
     if revoked and _owns_any(reported, revoked):
         return _changed(state, epoch, MemberPhase.UNREVOKED, kept, revoked)
     is_unreleased = False
     owned = {topic_id: dict(epochs) for topic_id, epochs in kept.items()}
     for topic_id, partitions in wanted.items():
         for partition in partitions - kept.get(topic_id, {}).keys():
+            # The partition is owned from the target's epoch on. Commits with an older epoch are rejected for
+            # it (KIP-1251).
             if is_free(topic_id, partition):
                 owned.setdefault(topic_id, {})[partition] = target_epoch
             else:
