@@ -71,7 +71,7 @@ def consume(
     reader = _reader(bootstrap, topics, source, span, isolation, skip_unreadable)
     copy_records(reader, formatter, extent.count, wanted, followed=topics if is_watched and follow else [])
     if unserved:
-        raise Failure(f"not read: {'; '.join(unserved)}")
+        raise Failure(f"other partitions were read, but not these: {'; '.join(unserved)}")
 
 
 def _excluded_by_share(

@@ -146,7 +146,9 @@ def list_topics(
 def _print_unserved(partitions: list[Partition]) -> None:
     names = [f"{topic}-{number}" for topic, number in partitions[:_NAMED_MAX]]
     more = f" and {len(partitions) - len(names)} more" if len(partitions) > len(names) else ""
-    print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")
+    print_note(
+        f"kproc: partitions not served: {', '.join(names)}{more}; kproc topic describe shows the reasons"
+    )
 
 
 def _print_topics(rows: list[dict[str, Any]], count: int, output: Format) -> None:

@@ -62,14 +62,14 @@ def local_files(
         topic = cluster.metadata([partition.topic]).get(partition.topic)
     # Fall back to Fetch, which retries and reports the error if it persists.
     except ClientError as error:
-        logger.debug("no files of %s: %s", partition, error)
+        logger.debug("cannot read the log files of %s, so this task uses Fetch: %s", partition, error)
         return None
     where = directory / str(partition)
     try:
         topic_id = read_partition_metadata(OsFs(), where)
     except (OSError, Corrupt) as error:
         # The partition's directory is not readable on this host, or its partition.metadata is damaged: use Fetch.
-        logger.debug("no files of %s: %s", partition, error)
+        logger.debug("cannot read the log files of %s, so this task uses Fetch: %s", partition, error)
         return None
     # Compare topic ids: if the topic was deleted and created again, the directory of the old topic has the same name.
     if topic is None or topic_id is None or topic_id != topic.topic_id or topic_id == ZERO_UUID:

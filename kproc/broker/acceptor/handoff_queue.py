@@ -150,7 +150,9 @@ class HandoffQueue:
                 # The handoff socket is full, or the Processor has ended. ConnectionQuotas.evictions requests the rest
                 # again later.
                 except OSError as error:
-                    logger.info("cannot request %s to close connections: %s", target.peer, error)
+                    logger.info(
+                        "cannot request %s to close connections, trying again later: %s", target.peer, error
+                    )
 
     @property
     def is_empty(self) -> bool:
@@ -196,7 +198,9 @@ class HandoffQueue:
             except OSError as error:
                 # The Processor has ended or died. We keep the sockets that it did not acknowledge until the supervisor
                 # tells us to detach it; `detach` then reads its last acknowledgements.
-                logger.info("cannot pass a connection to %s: %s", target.peer, error)
+                logger.info(
+                    "cannot hand a connection to %s, trying another Processor: %s", target.peer, error
+                )
                 target.is_gone = True
                 continue
             if is_sent:
@@ -221,7 +225,9 @@ class HandoffQueue:
                 continue
             except OSError as error:
                 # Treat the error as the end of the Processor. The supervisor then detaches it.
-                logger.info("cannot read the handoff socket of %s: %s", target.peer, error)
+                logger.info(
+                    "cannot read the handoff socket of %s, treating it as ended: %s", target.peer, error
+                )
                 message = b""
             if not message:
                 self._unwatch(target)  # The Processor is ending, and detach() follows.

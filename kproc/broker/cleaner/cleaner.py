@@ -182,7 +182,9 @@ class Cleaner(LinkedRole):
             self._checkpoints.write_log_starts(self._image)
         except StorageFailure as error:
             # The waiting DeleteRecords get KAFKA_STORAGE_ERROR.
-            logger.error("checkpoints were not written, the old ones stay: %s", error)
+            logger.error(
+                "cannot write the checkpoint of log starts, so DeleteRecords requests fail: %s", error
+            )
             reply = Done(str(error))
         else:
             reply = Done(None)
@@ -234,7 +236,7 @@ class Cleaner(LinkedRole):
         try:
             self._strays.scan(self._image, now_ns)
         except StorageFailure as error:
-            logger.warning("cannot look for stray directories: %s", error)
+            logger.warning("cannot scan for stray directories, trying again later: %s", error)
 
     def _write_checkpoints_due(self) -> None:
         try:
@@ -264,7 +266,7 @@ class Cleaner(LinkedRole):
         if not self._image.version:
             # This cleaner started during the stop. Without the metadata it cannot tell which logs were closed in order.
             logger.info(
-                "the cleaner got no metadata before the stop, so it does not mark it as clean; the next start recovers"
+                "the cleaner got no metadata, so it does not mark the stop as clean; the next start recovers all logs"
             )
             return
         # Write the marker last, because it makes the next start believe the checkpoints without reading the logs. A
@@ -272,7 +274,7 @@ class Cleaner(LinkedRole):
         self._checkpoints.write(self._image)
         unclosed = self._table.unclosed(self._image)
         if unclosed is not None:
-            logger.info("%s was not closed in order by its last owner; the next start recovers", unclosed)
+            logger.info("%s was not closed by its last owner, so the next start recovers all logs", unclosed)
         elif is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
         self._deleted.remove(at_once=True)

@@ -193,7 +193,7 @@ class Compactor:
             except Exception as problem:
                 # Skip a damaged log until the cleaner starts again, as Kafka does, and compact the others.
                 logger.error(
-                    "%s-%d is not compacted until the next start: %s",
+                    "compaction of %s-%d failed; the cleaner skips this log until its next start: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
                 )  # fmt: skip
                 self.survey.mark_uncleanable(topic, partition.index, problem)

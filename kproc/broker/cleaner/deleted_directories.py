@@ -84,7 +84,7 @@ class DeletedDirectories:
         try:
             paths = list_deleted(self._fs, self._directory)
         except StorageFailure as error:
-            logger.warning("cannot list the directories of deleted topics: %s", error)
+            logger.warning("cannot list the directories of deleted topics, trying again later: %s", error)
             return True
         for path in paths:
             # A directory that cannot be removed must not keep the others from being removed.
@@ -111,7 +111,7 @@ class DeletedDirectories:
                 return False
             self._fs.remove_tree(path)
         except StorageFailure as error:
-            logger.warning("cannot remove %s of a deleted topic: %s", path, error)
+            logger.warning("cannot remove %s of a deleted topic, trying again later: %s", path, error)
             return False
         return True
 
@@ -130,7 +130,7 @@ class DeletedDirectories:
                 try:
                     rename_checked(self._fs, path, rename_for_deletion, partial(self._is_left_of, topic))
                 except StorageFailure as error:
-                    logger.warning("cannot rename %s of a deleted topic: %s", path, error)
+                    logger.warning("cannot rename %s of a deleted topic, trying again later: %s", path, error)
                     is_left = True
             if is_left:
                 self.add([topic])
@@ -152,5 +152,9 @@ class DeletedDirectories:
         except StorageFailure as error:
             # The directory's topic id cannot be read, so it may belong to another topic. Leave it: it is reported as a
             # stray directory.
-            logger.warning("not removing %s, which has a deleted topic's name: %s", path, error)
+            logger.warning(
+                "not removing %s, which has a deleted topic's name, because its topic id cannot be read: %s",
+                path,
+                error,
+            )
             return False

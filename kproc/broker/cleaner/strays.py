@@ -82,7 +82,11 @@ class StrayDirectories:
         """Log each unreadable directory once. It stays where it is."""
         unreadable = {each.path: each.problem for each in found if each.problem is not None}
         for path in unreadable.keys() - self._unreadable:
-            logger.warning("cannot read %s, which belongs to no topic: %s", path, unreadable[path])
+            logger.warning(
+                "cannot read the topic id of %s, which belongs to no topic, so it stays: %s",
+                path,
+                unreadable[path],
+            )
         self._unreadable = set(unreadable)
 
     def _move(self, suspect: PartitionDirectory, is_deleted: bool) -> None:
@@ -98,7 +102,9 @@ class StrayDirectories:
                 self._fs, aside, f"no topic has this partition; it has {describe_topic_id(suspect.topic_id)}"
             )
         except StorageFailure as error:  # The next scan will find it again.
-            logger.warning("cannot set aside %s, which belongs to no topic: %s", suspect.path, error)
+            logger.warning(
+                "cannot rename %s, which belongs to no topic, trying again later: %s", suspect.path, error
+            )
 
     def _is_at(self, suspect: PartitionDirectory, path: Path) -> bool:
         facts = self._fs.facts_at(path)

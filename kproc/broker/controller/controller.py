@@ -356,7 +356,9 @@ class Controller(LinkedRole):
             self._orphaned.clear(self.image, records)
         except StorageFailure as failure:
             # Fail the creation, because the new topic would otherwise open the old directory with its records.
-            logger.error("cannot move an old directory with the name of a new partition: %s", failure)
+            logger.error(
+                "cannot move an old directory with a new partition's name, so it is not created: %s", failure
+            )
             on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
             return
         try:
@@ -364,7 +366,7 @@ class Controller(LinkedRole):
         # The role can go on, because the disk is only full and the log has undone the write. The client can retry.
         except KafkaError as error:
             count_shortage(self._metrics.values, 0)
-            logger.error("the metadata log cannot be written: %s", error)
+            logger.error("the metadata log cannot be written, so a change is rejected: %s", error)
             on_reply(failure_reply(error.code, error.message))
 
     def _commit(

@@ -151,12 +151,18 @@ class CoordinatorLog(Generic[C]):
         except Shortage as error:
             # Load again later, when descriptors, memory or disk space are free again.
             self.is_starved = True
-            logger.warning("cannot load the coordinator of %s-%d now: %s", *self.owned.key, error)
+            logger.warning(
+                "cannot load the coordinator of %s-%d now, trying again later: %s", *self.owned.key, error
+            )
         except (Corrupt, KafkaError, OSError, ValueError) as error:
             # As in Kafka, a partition whose log is damaged gets no coordinator. One with only a part of its state could
             # lose committed offsets or decide transactions wrongly.
             self.is_damaged = True
-            logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
+            logger.error(
+                "the coordinator of %s-%d cannot be loaded, so requests to it fail: %s",
+                *self.owned.key,
+                error,
+            )
         return False
 
     def _replay_all(self, kind: CoordinatorKind[C]) -> Work:

@@ -84,7 +84,8 @@ class LargeContents:
         if not self.has_room(*contents, replaced=replaced):
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                "The long subscriptions and topologies of all groups have reached their maximum size.",
+                f"Subscriptions and topologies longer than {LARGE_BYTES >> 10} KiB have reached their limit of "
+                f"{LARGE_BYTES_MAX >> 20} MiB for all groups. Subscribe to fewer topics, or stop other groups.",
             )
 
     def share(self, content: C) -> LargeContent[C] | None:

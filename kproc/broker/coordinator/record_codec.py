@@ -100,7 +100,7 @@ class RecordCodec(Generic[T, V]):
         if group_id is None or name is None:
             raise ProtocolError("a name in the key is null")
         if position != len(key):
-            raise ProtocolError(f"{len(key) - position} bytes after the key")
+            raise ProtocolError(f"{len(key) - position} surplus bytes at the end of the key")
         return RecordKey(record_type, group_id, name)
 
 

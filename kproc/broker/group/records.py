@@ -206,7 +206,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
     try:
         # Only a foreign program writes such a record, because a compacted topic has no use for one.
         if key is None:
-            raise ProtocolError("a record without a key")
+            raise ProtocolError("the record has no key")
         (key_type,) = INT16.unpack_from(key)
         # Kafka before 0.9 wrote keys of version 0. Their layout is the same, and Kafka's decoder accepts both.
         if key_type in (_OFFSET, _LEGACY_OFFSET):

@@ -183,4 +183,7 @@ def _no_effect() -> None:
 def log_error(code: Code) -> None:
     """Log the error of a write that no request waits for. The next sweep tries again."""
     if code:
-        logger.warning("tombstones of groups or offsets were not written: %s", ErrorCode(code).name)
+        logger.warning(
+            "tombstones of groups or offsets were not written, the next sweep tries again: %s",
+            ErrorCode(code).name,
+        )

@@ -51,7 +51,11 @@ def _sync_logs(partitions: Sequence[OwnedPartition], errors: list[OSError]) -> s
     synced: set[Log] = set()
 
     def fail(log: Log, error: OSError) -> None:
-        logger.error("cannot close the log %s cleanly: %s", log.state.directory.name, error)
+        logger.error(
+            "cannot close the log %s cleanly, so the next start recovers all logs: %s",
+            log.state.directory.name,
+            error,
+        )
         errors.append(error)
 
     for owned in partitions:
@@ -83,6 +87,8 @@ def _sync_in_parallel(points: Sequence[tuple[Log, SyncPoint]]) -> list[Outcome]:
                 list(pool.map(sync, *zip(*points, strict=True)))
         except RuntimeError as error:
             # A thread cannot start. Those before it have synced their points when the pool is closed.
-            logger.warning("closing logs with fewer threads: %s", error)
+            logger.warning(
+                "syncing logs for the stop with fewer threads, because no more can start: %s", error
+            )
     done = {log for log, _, _ in outcomes}
     return outcomes + [sync_one(*each) for each in points if each[0] not in done]

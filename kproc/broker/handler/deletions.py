@@ -81,6 +81,9 @@ class PartitionDeletions:
         except StorageFailure as failure:
             # Leave the directory. The cleaner removes it when it becomes readable, and reports it until then.
             logger.error(
-                "cannot rename the directory of the deleted partition %s-%d: %s", topic.name, index, failure
+                "cannot rename the directory of the deleted partition %s-%d, the cleaner tries again: %s",
+                topic.name,
+                index,
+                failure,
             )
         self._purgatory.check((topic.name, index))

@@ -81,7 +81,7 @@ class GroupCommit:
     def _fail_waiting(self, owned: OwnedPartition, error: Shortage) -> None:
         """Fail the requests that wait for a sync that could not start. The log stays open."""
         if owned.key not in self._short:
-            logger.warning("cannot sync %s-%d now: %s", *owned.key, error)
+            logger.warning("cannot sync %s-%d now, so requests that wait for it fail: %s", *owned.key, error)
         self._short[owned.key] = str(error)
         owned.on_synced(error)
 

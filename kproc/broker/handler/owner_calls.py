@@ -173,6 +173,11 @@ def enforce_retention(
         return
     except (KafkaError, OSError) as error:
         # The cleaner requests this again at its next check of retention.
-        logger.warning("cannot delete old segments of %s-%d: %s", body.topic, body.partition, error)
+        logger.warning(
+            "cannot delete old segments of %s-%d, the next retention check tries again: %s",
+            body.topic,
+            body.partition,
+            error,
+        )
         count = 0
     on_reply(Deleted(count))

@@ -131,7 +131,9 @@ class Partitions:
         The recovery at opening completes the change.
         """
         logger.warning(
-            "opening the log of %s-%d again, which is offline: %s", *owned.key, owned.log.state.offline_reason
+            "reopening the offline log of %s-%d, so that its recovery repairs it: %s",
+            *owned.key,
+            owned.log.state.offline_reason,
         )
         del self._open[owned.key]
         self.group_commit.unsynced.pop(owned, None)
@@ -193,9 +195,11 @@ class Partitions:
         except (Corrupt, OSError) as error:
             # A Shortage passes, so the next request tries again. Any other error is remembered until the next start.
             if isinstance(error, Shortage):
-                logger.warning("cannot open partition %s-%d now: %s", key[0], key[1], error)
+                logger.warning(
+                    "cannot open partition %s-%d now, the next request tries again: %s", key[0], key[1], error
+                )
             else:
-                logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
+                logger.error("partition %s-%d is offline until the next start: %s", key[0], key[1], error)
                 self._damaged[key] = str(error)
                 self.offline = {**self.offline, key: str(error)}
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

@@ -306,5 +306,5 @@ def open_request_log(
         )
     except OSError as error:
         # The directory may be missing or not writable. The Handler runs without a request log then.
-        logger.error("the request log cannot be opened: %s", error)
+        logger.error("the request log cannot be opened, so this Handler has none: %s", error)
         return None

@@ -110,7 +110,11 @@ class ThreadSyncer:
                 # The user or the control group has as many threads as it may have. This thread must not end, because
                 # every later round would wait for ever: it syncs one log after the other.
                 if not self._is_short:
-                    logger.warning("syncing with %d helper threads: %s", len(self._helpers), error)
+                    logger.warning(
+                        "syncing with %d helper threads, because no more can start: %s",
+                        len(self._helpers),
+                        error,
+                    )
                 self._is_short = True
                 break
             self._helpers.append(helper)

@@ -36,7 +36,9 @@ class KnownEnds:
                 self._files = files
         except StorageFailure as problem:
             # Keep the offsets that were read before, so that a damaged checkpoint does not fail the scrape.
-            logger.warning("cannot read the checkpoints for the metrics: %s", problem)
+            logger.warning(
+                "cannot read the checkpoints, so the metrics keep the offsets read before: %s", problem
+            )
 
     def _identity(self, name: str) -> tuple[int, int]:
         facts = self._fs.facts_at(by_id_path(self._directory / name))

@@ -71,7 +71,7 @@ def walk_headers(
     """
     # Check the start, because a damaged index can name any position.
     if not 0 <= start <= end:
-        raise BadBatch(start, f"it is outside of the file's {end} bytes")
+        raise BadBatch(start, f"the position is outside of the file's {end} bytes")
     chunk = b""
     chunk_start = position = start
     total = 0

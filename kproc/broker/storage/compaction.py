@@ -324,7 +324,9 @@ class CompactionPass:
         try:
             marker = read_marker(memoryview(chunk)[at : at + _total(header)], header[ATTRIBUTES])
         except KafkaError as problem:
-            raise Corrupt(f"the marker at offset {header[BASE_OFFSET]}: {problem}") from problem
+            raise Corrupt(
+                f"the marker at offset {header[BASE_OFFSET]} cannot be decoded: {problem}"
+            ) from problem
         return None if marker is None else marker[0]
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -378,7 +380,7 @@ def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
             or total < HEADER_BYTES
             or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
         ):
-            raise Corrupt(f"{where}: no batch at {at}")
+            raise Corrupt(f"{where}: no batch {at} bytes behind it")
         if at + total > size:
             break
         batches.append((at, header))

@@ -290,7 +290,7 @@ class ChildRole:
                     unknown,
                 )
         except OSError as error:
-            logger.error("cannot close cleanly, so the next start recovers: %s", error)
+            logger.error("cannot close cleanly, so the next start recovers all logs: %s", error)
             is_clean = False
         self._is_running = False
         self._send({"do": "closed", "is_clean": is_clean})

@@ -419,7 +419,9 @@ class InProcessBroker:
                     agent.finish(is_clean=is_clean)
                 is_clean = agent.close() is None and is_clean
             except OSError as error:
-                logger.error("cannot close %s cleanly, so the next start recovers: %s", agent.id, error)
+                logger.error(
+                    "cannot close %s cleanly, so the next start recovers all logs: %s", agent.id, error
+                )
                 is_clean = False
 
     def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:

@@ -242,7 +242,8 @@ class Reloader:
                 self._fs.unlink(self._note)
         except StorageFailure as error:
             logger.warning(
-                "reload: cannot write %s (%s): the applied settings stay in force after the next start",
+                "reload: cannot write %s (%s): from the next start on, the reloaded settings override the "
+                "configuration file; remove them then with kproc config set --unset NAME",
                 self._note,
                 error,
             )

@@ -68,7 +68,7 @@ class Shutdown:
         self._children.kill_all()
         # If no Handler was ever started, no log was written and the marker of the last clean stop still exists.
         if not is_clean and self._table.of(HANDLER):
-            logger.warning("the stop was not clean: the next start recovers")
+            logger.warning("the stop was not clean: the next start recovers all logs")
 
     def _send(self, wave: tuple[str, ...], message: dict[str, Any]) -> None:
         for role in self._table.of(*wave):

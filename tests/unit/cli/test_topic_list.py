@@ -165,7 +165,7 @@ def test_offline_partition_hides_no_topic(broker: ScriptedClient, capsys: pytest
     broker.logs["orders", 1].error = ErrorCode.KAFKA_STORAGE_ERROR
     done = call_kproc(capsys, "topic", "list", "--interval", "0")
     assert " ".join(told(done).splitlines()[-1].split()) == "orders 2 500 B - - 57% of 7d 3s"
-    assert done.stderr == "kproc: not served: orders-1; kproc topic describe shows the reasons\n"
+    assert done.stderr == "kproc: partitions not served: orders-1; kproc topic describe shows the reasons\n"
 
 
 def test_rates_come_from_the_counters_of_a_local_broker(
@@ -200,7 +200,7 @@ def test_figures_of_a_local_broker_come_from_its_survey_of_logs(
     assert broker.requests == [ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS]
     broker.logs["orders", 1].error = ErrorCode.KAFKA_STORAGE_ERROR
     done = call_kproc(capsys, "topic", "list", "--interval", "0")
-    assert done.stderr == "kproc: not served: orders-1; kproc topic describe shows the reasons\n"
+    assert done.stderr == "kproc: partitions not served: orders-1; kproc topic describe shows the reasons\n"
 
 
 def test_rates_of_another_broker_are_the_growth_of_its_logs(

@@ -157,7 +157,7 @@ class ClassicState:
         if code:
             group_id = short_name(self.group_id)
             logger.warning(
-                "group=%s generation=%d: its record was not written: error code %s",
+                "group=%s generation=%d: the record of the group was not written: error code %s",
                 group_id,
                 self.generation,
                 code,

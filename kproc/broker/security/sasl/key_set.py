@@ -226,7 +226,7 @@ class KeySet:
             except RuntimeError as error:  # The user or the cgroup has reached its limit of threads.
                 self._is_loading = False
                 self._due_ms = now_ms + _RETRY_MS
-                logger.error("cannot load the keys of OAUTHBEARER tokens: %s", error)
+                logger.error("cannot load the keys of OAUTHBEARER tokens, trying again later: %s", error)
 
     def _load(self) -> None:
         """Load the keys. This runs in a thread of its own."""
@@ -235,7 +235,11 @@ class KeySet:
         except Exception as error:  # noqa: BLE001 - whatever the load raises, keep the old keys
             self._due_ms = self._now_ms() + _RETRY_MS
             why = without_url_secrets(str(error))
-            logger.error("cannot load the keys of OAUTHBEARER tokens from %s: %s", self._shown(), why)
+            logger.error(
+                "cannot load the keys of OAUTHBEARER tokens from %s, keeping the old ones: %s",
+                self._shown(),
+                why,
+            )
         else:
             self._keys = keys
             logger.info("%d keys of OAUTHBEARER tokens loaded from %s", len(keys), self._shown())

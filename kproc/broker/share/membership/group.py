@@ -370,7 +370,11 @@ class ShareGroup:
             if self.state.members:
                 self._update_target(now_ms)
         except KafkaError as error:
-            logger.warning("share group %s: records were not written: %s", self.group_id, error.code.name)
+            logger.warning(
+                "share group %s: removed members or the new assignment were not written, trying again: %s",
+                self.group_id,
+                error.code.name,
+            )
             self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- requests that a share group does not have ---------------------------------------------------------------

@@ -152,7 +152,9 @@ class StoredStates:
         try:
             group.raise_epoch(2 * epoch)
         except KafkaError as error:
-            logger.warning("share group %s: records were not written: %s", group.group_id, error.code.name)
+            logger.warning(
+                "share group %s: its new epoch was not written: %s", group.group_id, error.code.name
+            )
 
     def _on_initialized(
         self,
@@ -170,7 +172,7 @@ class StoredStates:
             return
         if first_error:
             logger.warning(
-                "share group %s: states of partitions were not initialized: %s",
+                "share group %s: states of partitions were not initialized, trying again: %s",
                 group.group_id,
                 ErrorCode(first_error).name,
             )
@@ -178,7 +180,11 @@ class StoredStates:
             self.record_initialized(group, topics, codes)
             group.assign(now_ms)
         except KafkaError as error:
-            logger.warning("share group %s: records were not written: %s", group.group_id, error.code.name)
+            logger.warning(
+                "share group %s: initialized partitions were not recorded, trying again: %s",
+                group.group_id,
+                error.code.name,
+            )
             group.initialize_after_ms = now_ms + _RETRY_MS
         self._on_change(group.group_id)
 
@@ -252,7 +258,9 @@ class StoredStates:
                     group.set_topics(without_topics(group.state.topics, frozenset(deleted)))
                 except KafkaError as error:
                     logger.warning(
-                        "share group %s: records were not written: %s", group.group_id, error.code.name
+                        "share group %s: deleted topics were not recorded: %s",
+                        group.group_id,
+                        error.code.name,
                     )
 
         self.delete(group, doomed, on_done)

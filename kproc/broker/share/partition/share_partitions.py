@@ -335,7 +335,11 @@ class SharePartitions:
 
     def _fail(self, partition: SharePartition, code: int) -> None:
         """Reject requests for a while, because the state could not be read or its start offset could not be written."""
-        logger.warning("cannot load the state of share partition %s: error %d", partition.name, code)
+        logger.warning(
+            "cannot load the state of share partition %s, rejecting its requests for now: error code %d",
+            partition.name,
+            code,
+        )
         partition.error = _client_error(code)
         self._deadlines.move(partition, self.now_ms() + _FAILED_MS)
         self._arm()
@@ -357,7 +361,11 @@ class SharePartitions:
         elif partition.is_start_new:
             self._fail(partition, outcome)
         else:
-            logger.warning("cannot write the state of share partition %s: error %d", partition.name, outcome)
+            logger.warning(
+                "cannot write the state of share partition %s, trying again later: error code %d",
+                partition.name,
+                outcome,
+            )
             partition.fail_write(_client_error(outcome))
             self.changed(partition, not_before_ms=self.now_ms() + _FAILED_MS)
 

@@ -430,4 +430,6 @@ def _persisted(state: Snapshot) -> PersistedState:
 def _log_error(what: str, code: Code) -> None:
     if code:
         # No retry here: the next sweep writes the snapshot, and the next load the tombstone.
-        logger.warning("a %s of a share partition could not be written: error %d", what, code)
+        logger.warning(
+            "a %s of a share partition was not written, trying again later: error code %d", what, code
+        )

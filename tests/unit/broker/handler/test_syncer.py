@@ -161,7 +161,7 @@ def test_round_is_synced_without_helpers_if_none_can_start(
         syncer.submit([(opened(name), 1) for name in "abc"])
         assert wakes.wait()
         assert [log.name for log, _, error in syncer.collect() if error is None] == ["a", "b", "c"]
-    assert caplog.messages == ["syncing with 0 helper threads: can't start new thread"]
+    assert caplog.messages == ["syncing with 0 helper threads, because no more can start: can't start new thread"]
     monkeypatch.undo()
     syncer.submit([(opened(name), 1) for name in "abc"])
     assert wakes.wait()

@@ -62,10 +62,8 @@ def test_topologies_of_streams_groups_have_a_limit_together() -> None:
     assert join(rig, "g").error_code == ErrorCode.NONE
     before = len(rig.log.records)
     refused = join(rig, "b")
-    assert (refused.error_code, refused.error_message) == (
-        ErrorCode.GROUP_MAX_SIZE_REACHED,
-        "The long subscriptions and topologies of all groups have reached their maximum size.",
-    )
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert "have reached their limit" in str(refused.error_message)
     assert len(rig.log.records) == before
     assert [row.group_id for row in rig.coordinator.overviews()] == ["g"]
     assert join(rig, "g", "other").error_code == ErrorCode.NONE

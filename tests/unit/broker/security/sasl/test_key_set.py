@@ -194,7 +194,7 @@ def test_load_without_a_thread_is_tried_again(caplog: pytest.LogCaptureFixture) 
     found = KeySet("file:///keys", 10**9, lambda: now_ms[0], load=load, run=lambda work: runs[0](work))
     with pytest.raises(KeysAwaited):
         found.find("x")
-    assert caplog.messages == ["cannot load the keys of OAUTHBEARER tokens: can't start new thread"]
+    assert caplog.messages == ["cannot load the keys of OAUTHBEARER tokens, trying again later: can't start new thread"]
     runs.pop(0)
     now_ms[0] += 60_000
     with pytest.raises(KeysAwaited):
