@@ -81,7 +81,8 @@ class TransactionCoordinator:
         self._log = log
         self._deadlines = deadlines
         self._entries: dict[str, Entry] = {}
-        self._ongoing: dict[str, None] = {}
+        # By transactional id, the monotonic time in ms since which its ongoing transaction is known here.
+        self._ongoing: dict[str, int] = {}
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
         self._expiry = TransactionExpiry(self, self._entries, environment, log)
         # By transactional id, the AddPartitionsToTxn requests that wait for the end of the previous transaction.
@@ -295,7 +296,7 @@ class TransactionCoordinator:
         if target.state == State.ONGOING:
             if not self._ongoing:
                 self._check_timeouts_later()
-            self._ongoing[entry.name] = None
+            self._ongoing.setdefault(entry.name, self._timing.now_ms())
         else:
             self._ongoing.pop(entry.name, None)
             if target.state in PREPARED:

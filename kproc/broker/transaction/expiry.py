@@ -47,11 +47,15 @@ class TransactionExpiry:
         self._entries = entries
         self._config = environment.config
         self._wall_ms = environment.timing.wall_ms
+        self._now_ms = environment.timing.now_ms
         self._log = log
 
-    def abort_timed_out(self, ongoing: Mapping[str, None]) -> Work:
-        """Abort transactions that are older than their timeout. `ongoing` has the ids of all ongoing transactions."""
-        wall_ms = self._wall_ms()
+    def abort_timed_out(self, ongoing: Mapping[str, int]) -> Work:
+        """Abort transactions that are older than their timeout.
+
+        `ongoing` has the ids of all ongoing transactions, and the monotonic time in ms since which each is known.
+        """
+        wall_ms, now_ms = self._wall_ms(), self._now_ms()
         for name in list(ongoing):
             if name not in ongoing:
                 continue  # It has ended since the first step.
@@ -60,8 +64,11 @@ class TransactionExpiry:
             # again.
             current = entry.settled
             # An abandoned transaction holds the last stable offset of its partitions, so read_committed consumers would
-            # wait for ever.
-            if current is not None and wall_ms > current.ends_at_ms:
+            # wait for ever. The monotonic time counts, too, because the start in the record is in the future after the
+            # host's clock was set back.
+            if current is not None and (
+                wall_ms > current.ends_at_ms or now_ms - ongoing[name] > current.timeout_ms
+            ):
                 logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
                 self._coordinator.fence(
                     entry, partial(_log_error, "abort of a transaction after its timeout")

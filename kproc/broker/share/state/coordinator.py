@@ -380,12 +380,14 @@ class ShareCoordinator:
         if all(part.state.created_ms != part.state.written_ms for _, part in parts):
             return
         now_ms = self._environment.timing.wall_ms()
-        written_before_ms = (
-            now_ms - self._environment.config.share_coordinator_cold_partition_snapshot_interval_ms
-        )
+        interval_ms = self._environment.config.share_coordinator_cold_partition_snapshot_interval_ms
         for name, part in parts:
             yield _CHECK_COST
-            if name not in self._parts or name in self._queued or part.state.written_ms > written_before_ms:
+            if name not in self._parts or name in self._queued:
+                continue
+            # A negative age means that the host's clock was set back. The interval then counts as over, because the old
+            # snapshot keeps all later records of the log from being deleted.
+            if 0 <= now_ms - part.state.written_ms < interval_ms:
                 continue
             state = part.state
             if not self._fits(part, len(state.batches)):

@@ -30,6 +30,16 @@ def test_timed_out_transaction_is_aborted_with_raised_epoch() -> None:
         assert not rig.sent
 
 
+def test_timeout_ends_transaction_after_clock_was_set_back() -> None:
+    rig = CoordinatorRig()
+    rig.ongoing()
+    rig.clock.set_wall_ms(rig.clock.wall_ms() - 3_600_000)
+    rig.pass_ms(TIMEOUT_MS)
+    assert rig.word == "Ongoing"
+    rig.pass_ms(10_000)
+    assert rig.word == "PrepareAbort"
+
+
 def test_a_failed_abort_after_the_timeout_raises_the_epoch_once() -> None:
     for version in (1, 2):
         rig = CoordinatorRig(version=version)
