@@ -195,11 +195,16 @@ class AbsenceCheck:
         self.is_away = False
 
     def check(self, *, follow: bool) -> None:
-        """Connect to the broker. If that fails, raise the error, or with `follow` report it once until it is back."""
-        from kproc.client import ClientError
+        """Connect to the broker. If that fails, raise the error, or with `follow` report it once until it is back.
+
+        Always raise the error of a rejected login or certificate. As for Kafka's clients, no retry would change it.
+        """
+        from kproc.client import AuthenticationFailed, ClientError
 
         try:
             connect(self._bootstrap).close()
+        except AuthenticationFailed:
+            raise
         except ClientError as error:
             if not follow:
                 raise

@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kproc import Broker
 from kproc.broker.config.values import ConfigError
 from kproc.client import AuthenticationFailed
 from tests.support.broker import forked_broker
-from tests.support.command_line import call_kproc
+from tests.support.command_line import call_kproc, told
 from tests.support.inner_pytest import passed, run_pytest
 from tests.support.kafka_jars import missing_reason
 from tests.support.secured import closes_within_a_handshake
@@ -119,6 +120,35 @@ def test_kproc_commands_accept_client_file(
     alone = call_kproc(capsys, "topic", "list", "--bootstrap", broker.bootstrap)
     assert alone.returncode == 1
     assert "--command-config FILE" in alone.stderr
+
+
+def test_consume_follow_ends_when_its_login_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker comes back with another password for the same user. A retry would be rejected for ever."""
+    with forked_broker()(users=["alice"], transport="inline") as first:
+        first.create_topic("greetings")
+        address = first.bootstrap
+        client_file = tmp_path / "alice.properties"
+        client_file.write_bytes(first.client_file().read_bytes())
+        client_file.chmod(0o600)
+        where = ("--bootstrap", address, "--command-config", str(client_file))
+        command = [sys.executable, "-m", "kproc", "consume", "greetings", "--follow", *where]
+        follower = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            told(call_kproc(capsys, "produce", "greetings", *where, stdin="before\n"))
+            assert follower.stdout is not None
+            assert follower.stdout.readline() == "before\n"
+            first.stop()
+            with forked_broker()(users=["alice"], transport="inline", port=int(address.rpartition(":")[2])):
+                _, errors = follower.communicate(timeout=SECONDS)
+        finally:
+            follower.kill()
+            follower.communicate()
+    assert follower.returncode == 1
+    away = f"kproc: cannot connect to {address}: connection refused; trying again until it is back\n"
+    [rejection] = errors.removeprefix(away).splitlines()
+    assert rejection.startswith(f"kproc: {address} refuses the login of alice by PLAIN: Authentication failed: ")
 
 
 def test_environment_names_the_file_too(

@@ -12,7 +12,7 @@ from confluent_kafka import AcknowledgeType, KafkaError
 from kproc.cli import record_reader, share_member
 from kproc.cli.failure import Failure
 from kproc.cli.share_member import IDLE_S, Acknowledgement, ShareReader
-from kproc.client import ConnectionFailed
+from kproc.client import AuthenticationFailed, ConnectionFailed
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -175,6 +175,19 @@ def test_follower_survives_a_broker_that_is_away(
     consumer.settings["error_cb"](KafkaError(code))
     with pytest.raises(Failure, match="group g: "):
         reader.read(1)
+
+
+def test_follower_ends_when_its_login_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, consumer = reader_of(monkeypatch, [], [], follow=True)
+    connections = [ConnectionFailed("cannot connect to b:1"), AuthenticationFailed("b:1 refuses the login")]
+    monkeypatch.setattr(record_reader, "connect", lambda _bootstrap: connected(connections.pop(0)))
+    consumer.settings["error_cb"](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert reader.read(1) == []
+    with pytest.raises(AuthenticationFailed, match="b:1 refuses the login"):
+        reader.read(1)
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_old_confluent_kafka_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
