@@ -23,6 +23,7 @@ _SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 def wait_ended(descriptor: int, timeout_ms: int) -> bool:
     """Wait until the process of a pidfd has ended, which makes it readable. Return False after the timeout."""
     poll = select.poll()
+    # poll(2) and not select(2), because a descriptor can be above 1,023.
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(timeout_ms))
 
@@ -77,6 +78,7 @@ def peek_exit(pid: int) -> int | None:
     ended.
     """
     try:
+        # WNOWAIT leaves the child a zombie, which is what keeps its pid reserved (waitid(2)).
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         return None

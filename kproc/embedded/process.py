@@ -94,6 +94,7 @@ class BrokerProcess:
         """Run a command that serves, and wait for its ready file. Raises BrokerFailed with the reason."""
         assert self.directory is not None, "prepare() first"
         self._child = self._launch(command, self._log)
+        # The child is not reaped yet, so its pid cannot belong to another process here.
         self.pidfd = os.pidfd_open(self._child.pid)
         self.ready = self._wait_ready(self.directory / READY_FILE)
 
@@ -103,6 +104,8 @@ class BrokerProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
+            # setsid(2): Ctrl-C in a terminal reaches the test and not the broker, so that the test stops the
+            # broker in order. The session also finds all processes of the broker at the end.
             start_new_session=True,
         )
 

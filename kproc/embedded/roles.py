@@ -130,6 +130,7 @@ def _wait_stopped(pid: int, name: str, timeout_s: float) -> None:
             raise BrokerFailed(
                 f"{name} does not stand still after {timeout_s:g} s: its state is {fields[0].decode()}"
             )
+        # SIGSTOP reports nothing to a process that is not the parent, so look again after 10 ms.
         _pause.wait(_POLL_S)
 
 
@@ -144,6 +145,8 @@ def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
     if not pid:
         raise BrokerFailed(f"{role} {index} has no process now: it is {row['state']}")
     try:
+        # Open first and compare the start time afterwards. The other order would leave a moment in which the
+        # pid can change its process.
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()") from None

@@ -13,6 +13,7 @@ def configure(sock: socket.socket, send_buffer_bytes: int) -> None:
 
     Raises OSError if the client has already reset the connection.
     """
+    # On Linux an accepted socket does not inherit O_NONBLOCK from the listening one (accept(2)).
     sock.setblocking(False)
     # Answers are sent whole, so Nagle's algorithm could only delay their last segment. Keepalive finds clients whose
     # host vanished without closing the connection. A Unix socket has no TCP options.

@@ -21,6 +21,8 @@ def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cg
     """Return the number of CPUs by affinity and cgroup quota. A quota may be a fraction of a CPU."""
     # Use the affinity mask, because taskset and cpusets limit it, and os.cpu_count() ignores both.
     cpus = float(len(os.sched_getaffinity(0)))
+    # A quota does not show in the mask: a container with 2 CPUs of 64 may run on each of them, but only for a
+    # part of the time.
     return min([cpus, *_quotas(proc, sysfs)])
 
 

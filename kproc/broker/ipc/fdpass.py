@@ -41,6 +41,8 @@ class TruncatedDescriptor(Exception):
 
 def make_socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return a connected pair for the functions of this file: non-blocking, closed on exec."""
+    # A stream socket would join neighbouring messages, and then nobody could tell to which of them a
+    # descriptor belongs.
     first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # Non-blocking although every call passes MSG_DONTWAIT, so that a forgotten flag cannot stop a role.
     first.setblocking(False)

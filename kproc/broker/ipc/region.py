@@ -191,6 +191,9 @@ class Region:
         assert length % PAGE_BYTES == 0, length
         assert 0 <= offset <= offset + length <= align(self.payload_bytes, PAGE_BYTES), (offset, length)
         if length:
+            # MADV_REMOVE punches a hole into the memfd, so that the memory is free for all processes
+            # (madvise(2)). MADV_DONTNEED would only unmap the pages of this process, and the memfd would keep
+            # them.
             self._mapped().madvise(mmap.MADV_REMOVE, PAGE_BYTES + offset, length)
 
     def resident_bytes(self) -> int:
@@ -206,6 +209,7 @@ class Region:
         """Close the descriptor but keep the mapping, because this process will not pass the region on."""
         if self.fd >= 0:
             self._mapped()
+            # The mapping keeps the memfd alive without a descriptor (mmap(2)).
             os.close(self.fd)
             self.fd = -1
 

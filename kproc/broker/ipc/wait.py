@@ -36,6 +36,8 @@ _now_ns: Final = SystemClock.now_ns
 
 def make_eventfd() -> int:
     """Return a new eventfd for one agent's Sleeper and all of its Wakers."""
+    # EFD_NONBLOCK: a write to a full counter would otherwise block the producer until somebody reads
+    # (eventfd(2)).
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 

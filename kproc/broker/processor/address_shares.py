@@ -32,6 +32,8 @@ class AddressShares:
         key = share_key(connection.origin.address)
         members = self._members.get(key, {})
         amount = members.pop(connection, None)
+        # The connection never held anything. Connections are removed from every table at their end, whatever
+        # they used.
         if amount is None:
             return
         if members:
@@ -59,4 +61,6 @@ class AddressShares:
         """Return the connections of the address with the largest sum, with their amounts, the oldest first."""
         if not self._sums:
             return {}
+        # Take from the largest address and not from the largest connection, because a client can open any
+        # number of connections.
         return self._members[max(self._sums, key=self._sums.__getitem__)]

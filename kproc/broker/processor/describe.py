@@ -103,6 +103,8 @@ def _local(sock: socket.socket) -> tuple[str, int]:
 def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
     """Return the bytes that the client has acknowledged and the bytes received from it; (0, 0) if it is not TCP."""
     try:
+        # The kernel returns as many bytes as its version of the struct has, so an old kernel gives a shorter
+        # result.
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:
         return 0, 0  # A Unix socket.

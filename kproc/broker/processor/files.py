@@ -35,6 +35,8 @@ class OpenFile:
         self.fd = -1
         # Without O_NONBLOCK a FIFO in the file's place would block the Processor until the inode can be compared.
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # Compare by the descriptor and not by the path, because the name can lead to another file after the
+        # check.
         self.inode = os.fstat(self.fd).st_ino
 
     @classmethod

@@ -53,6 +53,7 @@ class FrameMemory:
         used, capacity = self._owner.lent_bytes - present, self._owner.capacity
         size = min(length, max(FIRST_BYTES, _GROWTH * filled))
         usual = min(length, max(size, USUAL_BYTES))
+        # Little memory is in use, so the usual batch of a producer is received without a copy.
         if used + usual <= capacity // 8:
             return usual
         return size if used + size <= capacity // 2 else length
@@ -84,6 +85,8 @@ class FrameMemory:
         # Release the view first, because the block may move, and the old place then belongs to another frame.
         block.view.release()
         offset = self._owner.grow(block.offset, size, block.filled)
+        # Another frame must be finished first. The present block stays as it is, so that its bytes are not
+        # lost.
         if offset is None:
             block.view = self._owner.view(block.offset, present)
             return False
@@ -148,6 +151,7 @@ class LoginBlocks:
 
     def allocate(self, length: int) -> int | None:
         """Return the number of a new block, or None if the bound is reached."""
+        # Clients without a login have only this memory. The frame waits until another one is finished.
         if self.lent_bytes + length > self.capacity:
             return None
         self._next_offset += 1

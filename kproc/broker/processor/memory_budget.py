@@ -37,6 +37,8 @@ class QueuedRequests:
         """Return how many requests wait. `senders` are the present links; requests in a closed link do not count."""
         for sender in list(self._handed):
             waiting = self._handed[sender]
+            # The Handler has died and its ring is gone. Its clients were disconnected, so nothing waits there
+            # any more.
             if sender not in senders:
                 self._count -= sum(count for _, count in waiting)
                 del self._handed[sender]

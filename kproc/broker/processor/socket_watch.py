@@ -34,6 +34,8 @@ class EpollWatch:
 
     def register(self, connection: Connection, interest: int = ACTIVE) -> None:
         """Start watching a connection. Raises OSError for a socket that cannot be used."""
+        # An event is only a hint: another reader, or a checksum error, can have emptied the socket since
+        # (select(2), BUGS). A blocking read would then stop the Processor.
         connection.transport.sock.setblocking(False)
         self.epoll.register(connection.fd, interest)
         connection.interest = interest

@@ -71,6 +71,8 @@ class PlaintextTransport:
         sendfile(2) copies from the page cache to the socket inside the kernel. It returns 0 only at the end of the
         file. The client was promised more bytes by then, so its connection must be closed.
         """
+        # Pass the offset: sendfile(2) then leaves the file position alone. Several connections may send from
+        # one descriptor.
         sent = os.sendfile(self.fd, file_fd, position, min(count, _SEND_BYTES_MAX))
         if sent == 0:
             raise EOFError(FILE_TOO_SHORT)
@@ -79,6 +81,8 @@ class PlaintextTransport:
     def shutdown(self) -> None:
         """Shut the connection down, even if another process (the Acceptor) still has a copy of its descriptor."""
         try:
+            # close() alone only drops our reference. The client would see the end only when the last copy is
+            # closed.
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             logger.debug("a connection was already closed by its client: %s", error)

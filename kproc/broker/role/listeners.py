@@ -109,6 +109,7 @@ def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
     """Let bound sockets listen. Raises FatalError if another process has opened one of the ports meanwhile."""
     for sock in socks:
         try:
+            # The kernel caps the backlog at net.core.somaxconn (listen(2)).
             sock.listen(config.socket_listen_backlog_size)
         except OSError as error:
             host, port = sock.getsockname()[:2]
@@ -162,6 +163,8 @@ def open_listener(
 def close_listener(sock: socket.socket) -> None:
     """Stop listening at once, although the Acceptor has a copy of the socket. Clients in the backlog are reset."""
     with contextlib.suppress(OSError):  # ENOTCONN: the socket was bound but never listened.
+        # Closing is not enough: the Acceptor inherited the socket, and it would go on accepting through its
+        # copy.
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
 

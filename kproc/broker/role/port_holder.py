@@ -92,6 +92,7 @@ def _data_directory(pid: int, proc: Path) -> str | None:
     for descriptor, target in _open_files(pid, proc):
         path = Path(target)
         with suppress(OSError):
+            # fdinfo shows flocks and POSIX locks alike, so that a broker of Kafka is found, too.
             if path.name == LOCK_FILE and "lock:" in (proc / str(pid) / "fdinfo" / descriptor).read_text():
                 return printable(str(path.parent))
     return None

@@ -190,6 +190,8 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
         return None
     lines = content.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    # The file is as long as a whole one and has no zeros, so no power loss has cut it: somebody has changed
+    # it. Guessing the topic could show records of another topic.
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise Corrupt(f"{path}: not a partition.metadata of version 0")
     return parse_uuid_text(fields["topic_id"], path)

@@ -75,6 +75,7 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool, dry_r
             entries = _entries(fs, source, size, path, is_last=is_last)
             return sum(len(_decode(content, path)[1]) for magic, content in entries if magic in OLD_MAGICS)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        # Left by a conversion that was killed. Its source still has its name, so nothing is lost.
         fs.unlink(temporary)
         target = fs.open(temporary, create=True)
         try:
@@ -162,6 +163,8 @@ def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> It
             chunk_at, inside = position, 0
             total = _total(chunk, 0)
         if total is None or total > len(chunk):
+            # Only the last segment of a log can end inside a batch after a crash. Anywhere else it is damage,
+            # and a conversion would hide it.
             if not is_last:
                 raise Corrupt(f"{path}: no whole message or batch at position {position}")
             yield 2, fs.read(source, size - position, position=position)

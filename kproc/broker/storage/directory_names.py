@@ -91,6 +91,8 @@ def finish_interrupted(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[l
     # removed.
     if any(_was_behind(name, bases) for name in strays):
         sync_names(fs, directory)
+    # Unlink only after the sync above. In the other order a power loss could bring a segment back whose
+    # offsets new records have got meanwhile.
     for name in strays:
         fs.unlink(directory / name)
     return sorted(bases), sorted(snapshots)

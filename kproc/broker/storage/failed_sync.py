@@ -31,6 +31,8 @@ def write_note(fs: Fs, directory: Path) -> None:
     """Record that a sync of this log failed. Best effort: until the broker stops, the partition's row says so, too."""
     path = directory / NOTE_FILE
     try:
+        # An earlier failure has left the note already. One note is enough, because the next opening rewrites
+        # everything behind the recovery point.
         if not fs.exists(path):
             fs.close(fs.open(path, create=True))
     except StorageFailure as failure:
@@ -50,6 +52,8 @@ def write_again(fs: Fs, segments: Sequence[LogSegment], offset: int) -> int:
     """
     written = 0
     for segment in segments:
+        # Bytes below the recovery point were confirmed by a sync before the failed one, so they are on the
+        # disk.
         found = locate(segment, offset) if offset > segment.base_offset else (0, 0)
         if found is not None:
             written += _over_itself(fs, segment.path(LOG_SUFFIX), found[0])

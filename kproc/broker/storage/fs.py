@@ -139,6 +139,8 @@ class OsFs:
     def read(self, descriptor: int, length: int, *, position: int) -> bytes:
         """Return up to `length` bytes; fewer only at the end of the file."""
         try:
+            # pread leaves the file position alone, because a sync thread and a reader may share the
+            # descriptor.
             return os.pread(descriptor, length, position)
         except OSError as error:
             raise failure(error, "read") from error
@@ -209,6 +211,7 @@ class OsFs:
     def truncate(self, descriptor: int, size: int) -> None:
         """Truncate the file to `size` bytes, or extend it with zeroes."""
         try:
+            # An extension is a hole, which takes no blocks. So this cannot reserve space: see reserve().
             os.ftruncate(descriptor, size)
         except OSError as error:
             raise failure(error, "truncate") from error

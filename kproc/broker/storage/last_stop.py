@@ -41,6 +41,8 @@ class LastStop(msgspec.Struct, frozen=True):
     @property
     def explained_start(self) -> int | None:
         """The largest offset at which the log may start, by checkpoints and row. None if neither records a start."""
+        # A start of 0 in the checkpoint may only mean that no start was ever recorded. With a row it is a
+        # fact.
         if self.effective_start or self.trusted is not None:
             return max(self.effective_start, self.recorded_start or 0)
         return self.recorded_start

@@ -68,6 +68,7 @@ class LeaderEpochs:
         Returns True if an entry has changed.
         """
         keep = bisect_right(self._starts, start) - 1
+        # Nothing before the start is known, so no entry has to change.
         if keep < 0 or (keep == 0 and self._starts[0] == start):
             return False
         del self._epochs[:keep], self._starts[:keep]
@@ -79,8 +80,10 @@ class LeaderEpochs:
 
         These are the rules of OffsetsForLeaderEpoch (KIP-279). An epoch ends where the next one begins.
         """
+        # KIP-279: for an epoch that this log has never had, the client must not truncate by a guess.
         if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:
             return NO_EPOCH, NO_OFFSET
+        # The newest epoch is still being written, so it ends where the log ends.
         if epoch == self._epochs[-1]:
             return epoch, log_end
         after = bisect_right(self._epochs, epoch)

@@ -75,6 +75,7 @@ def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> Offs
     try:
         if content is not None:
             found.by_id = _decode(content, by_id_path(path))
+    # Go on without the file. No crash damages it, because it is synced before its rename.
     except Corrupt as problem:
         logger.warning("checkpoint=ignored %s", problem)
     try:
@@ -146,6 +147,7 @@ def confirms_log_start(fs: Fs, directory: Path, topic_id: bytes, offset: int) ->
         if checkpoints.read_partition_metadata(fs, directory) != topic_id:
             return False
         epochs = checkpoints.read_leader_epochs(fs, directory)
+    # Damaged files of the partition prove nothing. Its recovery reports them when the log is opened.
     except Corrupt:
         return False
     return epochs is not None and len(epochs) > 0 and epochs[0][1] >= offset

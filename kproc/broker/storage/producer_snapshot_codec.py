@@ -34,11 +34,15 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
     """Decode a .snapshot file. Raises Corrupt if it is incomplete or damaged."""
+    # The file is not synced when it is written, so a power loss can leave it empty or cut. The caller then
+    # uses an older snapshot and replays more batches.
     if len(content) < SNAPSHOT_HEAD.size:
         raise Corrupt(f"a producer snapshot of {len(content)} bytes is cut")
     version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
     if version != SNAPSHOT_VERSION:
         raise Corrupt(f"a producer snapshot of version {version} is not known")
+    # A power loss can keep the file's size and lose its pages, which read as zeros. Only the checksum shows
+    # that.
     if crc32c(content[SNAPSHOT_CRC_FROM:]) != crc:
         raise Corrupt("the producer snapshot's CRC does not match")
     rows = content[SNAPSHOT_HEAD.size :]

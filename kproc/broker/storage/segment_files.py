@@ -48,6 +48,7 @@ def holds_synced_records(fs: Fs, directory: Path) -> bool:
     for base in segment_bases(fs, directory):
         descriptor = fs.open(directory / segment_file_name(base, LOG_SUFFIX), writable=False)
         try:
+            # One mark is enough, because it is only written when a sync of this log has succeeded.
             if fs.read_synced_mark(descriptor):
                 return True
         finally:

@@ -31,6 +31,7 @@ from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
 logger = logging.getLogger(__name__)
 
 REASON_FILE: Final = "kproc-set-aside"
+# The file may come from anywhere, and the reason goes into one line of `kproc status`.
 _REASON_CHARACTERS_MAX: Final = 300
 _NO_REASON: Final = "no reason is stored: another broker or an earlier version of kproc set it aside"
 WAY_OUT: Final = (
@@ -76,6 +77,8 @@ def rename_checked(
     moved = rename(fs, directory)
     if moved is None or is_expected(moved):
         return moved
+    # The directory was replaced between the check and the rename. The new topic's owner still has its files
+    # open, because a rename moves the name and not the files.
     logger.warning("renaming %s back: it belongs to a new topic", directory)
     fs.rename(moved, directory)
     return None
@@ -124,6 +127,8 @@ def _rename(fs: Fs, directory: Path, suffix: str) -> Path | None:
     assert parsed is not None, directory
     # Add a random part to the name, because a partition can be deleted or set aside more than once.
     target = directory.with_name(set_aside_directory_name(*parsed, uuid.uuid4().hex, suffix))
+    # The rename is not synced here, and a power loss can bring the old name back. A caller for whom that
+    # matters syncs the data directory itself.
     return target if fs.rename(directory, target) else None
 
 
@@ -132,6 +137,7 @@ def _read_reason(fs: Fs, aside: Path) -> str:
         content = fs.read_file(aside / REASON_FILE)
     except StorageFailure as failure:
         return str(failure)
+    # A power loss or a full disk has lost the reason, but not the records. Kafka's directories never had one.
     if not content:
         return _NO_REASON
     return content.decode(errors="replace").strip()[:_REASON_CHARACTERS_MAX]

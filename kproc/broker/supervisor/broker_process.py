@@ -187,6 +187,8 @@ class VerifiedBroker:
 
     def is_parent_of(self, pid: int) -> bool:
         """Return True for the broker's own pid and those of its children, as the kernel reports them."""
+        # A role can only be a child of the supervisor. The kernel gives a pid to another process only after
+        # the supervisor has reaped the role.
         return pid == self.pid or parent_pid(pid) == self.pid
 
     def signal(self, number: int) -> None:

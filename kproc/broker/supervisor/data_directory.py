@@ -107,6 +107,8 @@ class DataDirectory:
                 cluster_id=_random_id(), node_id=node_id, directory_id=_random_id()
             )
             checkpoints.write_meta_properties(fs, self.path, meta)
+        # A wrong node.id usually means a wrong data directory. With it clients would find other topics than
+        # before.
         elif meta.node_id != node_id:
             raise Corrupt(f"meta.properties is of node.id {meta.node_id}, this broker's is {node_id}")
         return meta.cluster_id

@@ -38,6 +38,8 @@ def write_journal(fs: Fs, data: Path, names: Iterable[str]) -> None:
 
 def remove_copies(fs: Fs, data: Path, names: Iterable[str]) -> None:
     """Remove the copies of an import that has failed, and its journal if that exists. Raises StorageFailure."""
+    # Remove the journal first. If the process dies between the two steps, the next start must not look for
+    # copies that are gone.
     if fs.unlink(data / JOURNAL_FILE):
         sync_directory(fs, data)
     for name in names:
@@ -64,10 +66,14 @@ def complete_import(fs: Fs, data: Path) -> list[str]:
                 f"{path}: {name} was copied by an import, but neither {copy_path(data, name).name} nor {name} exists; "
                 f"remove {JOURNAL_FILE} and import again"
             )
+    # A kill in this loop leaves some partitions in place. The journal still names all of them, so the next
+    # start renames the others.
     for name in copied:
         _clear(fs, data / name)
         fs.rename(copy_path(data, name), data / name)
     sync_directory(fs, data)
+    # Only after the sync of the names: a power loss that kept the removal and lost the renames would leave an
+    # unfinished import without a journal.
     fs.unlink(path)
     logger.info("partitions=imported count=%d directory=%s", len(names), data)
     return names

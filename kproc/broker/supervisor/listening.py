@@ -44,6 +44,7 @@ class ListeningSockets:
             if control is not None:
                 stack.callback(control[1].close)
             metrics = open_metrics_listener(config)
+            # Everything is bound. From here on close() of this object closes the sockets.
             stack.pop_all()
         self._config = config
         self._endpoints = [endpoint for endpoint, _ in opened]

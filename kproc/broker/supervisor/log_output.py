@@ -105,6 +105,8 @@ def has_room(descriptor: int) -> bool:
     poll = select.poll()
     try:
         poll.register(descriptor, select.POLLOUT)
+        # O_NONBLOCK belongs to the open file (fcntl(2)), so setting it would change standard error for other
+        # processes, too. So ask before each write instead.
         return any(events & select.POLLOUT for _, events in poll.poll(0))
     except OSError:
         return True  # For example a file, which poll() does not support and which never blocks.

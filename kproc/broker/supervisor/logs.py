@@ -103,6 +103,7 @@ def reopen_file() -> bool:
 
     If the file cannot be opened, log the reason and continue in the former file.
     """
+    # Standard error belongs to the program that has started the broker, so there is nothing to open again.
     if _file is None:
         return False
     try:
@@ -121,6 +122,8 @@ def _redirect(path: Path) -> None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
+        # dup2(2) replaces the descriptor in one step, so that no thread finds it closed. O_APPEND makes each
+        # write go to the end, because several processes write to this file.
         os.dup2(descriptor, _STDERR)
     finally:
         os.close(descriptor)

@@ -138,6 +138,8 @@ def write(path: Path, announcement: dict[str, Any]) -> None:
         try:
             file.write(orjson.dumps(announcement))
             file.flush()
+            # rename(2) replaces an old ready file in one step, so that a reader finds the whole old or the
+            # whole new one.
             part.rename(path)
         except OSError:
             part.unlink()
@@ -153,6 +155,8 @@ def remove(path: Path | None) -> None:
 
 def raise_nofile_limit() -> None:
     """Raise the soft limit of descriptors to the hard one, because connections, segments and links need them."""
+    # The soft limit is often 1,024 for the sake of select(2). A process may raise it up to the hard limit
+    # without privileges (getrlimit(2)).
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _NOFILE_WANTED if hard == resource.RLIM_INFINITY else min(hard, _NOFILE_WANTED)
     if soft < wanted:

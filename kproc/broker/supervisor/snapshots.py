@@ -103,6 +103,8 @@ class Snapshots:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+        # The rename makes the snapshot visible as a whole. A broker that was killed before this leaves only a
+        # .part file.
         part.rename(self._path / name)
         return name
 
@@ -146,6 +148,7 @@ def complete_restore(data: Path) -> bool:
     # the restored logs need a recovery.
     (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     unpack(restore, data, _state_names(data))
+    # Last, so that a broker that is killed while it unpacks begins again at its next start.
     restore.unlink()
     return True
 

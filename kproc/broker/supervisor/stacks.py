@@ -68,6 +68,7 @@ def read_stacks(pid: int) -> str | None:
         if memfd is None:
             return None
         with memfd as file, contextlib.closing(_Handle(pid)) as handle:
+            # The stacks of an earlier request would otherwise be read again.
             file.truncate(0)
             handle.signal(signal.SIGUSR1)
             size = -1
