@@ -8,6 +8,7 @@ import pytest
 
 from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
+from kproc.wire.batch_header import MAGIC_AT
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
@@ -134,8 +135,11 @@ def test_compressed_batch_is_stored_unchanged(client: RawClient, log: Log, codec
 
 
 def test_produce_of_zstd_before_version_7_is_rejected(client: RawClient, log: Log) -> None:
-    row = client.produce(log[0], batch(b"x" * 100, codec=Compression.ZSTD), version=6)
-    assert row["error_code"] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    data = bytearray(batch(b"x" * 100, codec=Compression.ZSTD))
+    assert client.produce(log[0], bytes(data), version=6)["error_code"] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    # An older format has other bytes where the codec of version 2 stands, so its error is that of the format.
+    data[MAGIC_AT] = 1
+    assert client.produce(log[0], bytes(data), version=6)["error_code"] == ErrorCode.INVALID_RECORD
 
 
 def test_produce_partitions_succeed_and_fail_independently(client: RawClient) -> None:

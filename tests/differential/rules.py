@@ -29,7 +29,6 @@ _LEAVES = -1  # The member epoch of a heartbeat.
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
 _INVALID_RECORD_STATE = 121
-_UNSUPPORTED_COMPRESSION, _INVALID_RECORD = 76, 87
 _OF_SHARES = ("share_fetch", "share_acknowledge")
 _RECORD_LIMIT = 1  # The mode of a ShareFetch that can acquire a part of a batch.
 _THROTTLED_FROM = 3  # The first delivery for which a record can be set apart from others.
@@ -519,12 +518,6 @@ def _strict_list(case: Case) -> bool:
     return case.codes[0] == _INVALID_CONFIG and ("must not be duplicated" in text or is_empty)
 
 
-def _old_format_with_zstd(case: Case) -> bool:
-    """kproc looks at the codec first, and Kafka at the format."""
-    is_old = case.step.api == "produce" and any(batch.get("magic", 2) < 2 for batch in _batches_of(case.step.body))
-    return is_old and case.codes == (_UNSUPPORTED_COMPRESSION, _INVALID_RECORD)
-
-
 def _other_partitions(case: Case) -> bool:
     """Other partitions or tasks of a group, and the epochs of members that must give up others."""
     if case.step.api in ("streams_group_heartbeat", "streams_group_describe"):
@@ -798,7 +791,6 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "Produce of a compressed batch with a timestamp too far in the future": _misdated_batch,
     "producer ids": _random_producer_ids,
     "lists in a request": _strict_list,
-    "an old batch format with zstd": _old_format_with_zstd,
     "the interval of ConsumerGroupHeartbeat": _interval_of_a_waiting_member,
     "the previous epoch of a member that waits for partitions": _previous_epoch_of_a_waiting_member,
     "the interval of StreamsGroupHeartbeat": _interval_of_a_waiting_streams_member,

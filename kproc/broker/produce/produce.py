@@ -44,11 +44,11 @@ from kproc.broker.request.registry import api
 from kproc.broker.request.rights import refusal_of_topic
 from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode, KafkaError
-from kproc.wire.batch_header import ATTRIBUTES_AT
+from kproc.wire.batch_header import ATTRIBUTES_AT, MAGIC_AT
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import ProduceRequest, decode_produce
-from kproc.wire.record_batch import CODEC_MASK, check_one_batch
+from kproc.wire.record_batch import CODEC_MASK, MAGIC, check_one_batch
 
 if TYPE_CHECKING:
     from kproc.broker.calls.calls import B, Call, OnResult
@@ -69,7 +69,16 @@ _RemotePart = tuple["ProduceTarget", int, int, "PartitionKey"]
 
 
 def _has_zstd(records: memoryview) -> bool:
-    return len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & CODEC_MASK == Compression.ZSTD
+    """Return True for a batch of version 2 with zstd.
+
+    Older formats have other bytes in this place. They are rejected by their format, as in Kafka
+    (ProduceRequest.validateRecords).
+    """
+    return (
+        len(records) > ATTRIBUTES_AT
+        and records[MAGIC_AT] == MAGIC
+        and records[ATTRIBUTES_AT] & CODEC_MASK == Compression.ZSTD
+    )
 
 
 def _error_before_acks(version: int, records: memoryview | None) -> int:
