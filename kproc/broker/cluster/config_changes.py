@@ -348,12 +348,22 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 
 
 def _check_list(name: str, operation: int, value: str) -> None:
-    """Raise KafkaError for a list with an empty element, or with a repeated one unless it is appended or removed."""
+    """Raise KafkaError for a list with an empty element, or with a repeated one unless it is appended.
+
+    Any list may be removed: an empty or unknown element of it removes nothing, as in Kafka.
+    """
+    if operation == OP_SUBTRACT:
+        return
+    if operation == OP_APPEND and value.endswith(","):
+        # Kafka divides an appended list by Java's String.split, which drops empty elements at the end.
+        value = value.rstrip(",")
+        if not value:
+            return
     if operation == OP_APPEND and not value.strip():
         # Let the check find an empty element: appending an empty text would add one. As a whole value, an empty text is
         # an empty list.
         value = ","
-    if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
+    if problem := list_problem(name, value, may_repeat=operation == OP_APPEND):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 
 

@@ -291,11 +291,23 @@ def test_list_with_empty_or_repeated_element_is_rejected(
 
 def test_list_appended_with_empty_element_is_rejected(cluster: InMemoryController) -> None:
     for resource, name, key in ((TOPIC, "t", "cleanup.policy"), (BROKER, "", "log.cleanup.policy")):
-        for operation in (APPEND, SUBTRACT):
-            ((code, _),) = outcome(cluster.alter(changes(resource, name, (key, operation, "compact,"))))
+        for value in ("", " ,", ",compact", "compact,,delete"):
+            ((code, _),) = outcome(cluster.alter(changes(resource, name, (key, APPEND, value))))
             assert code == INVALID_CONFIG
-        ((code, _),) = outcome(cluster.alter(changes(resource, name, (key, APPEND, ""))))
-        assert code == INVALID_CONFIG
+
+
+def test_empty_elements_that_add_or_remove_nothing_are_dropped(cluster: InMemoryController) -> None:
+    """Java's String.split drops those at the end of an appended list. Removing one removes nothing."""
+    for operation, value, expected in (
+        (APPEND, ",", "delete"),
+        (APPEND, "compact,,", "delete,compact"),
+        (SUBTRACT, ",", "delete,compact"),
+        (SUBTRACT, ",compact", "delete"),
+    ):
+        for resource, name, key in ((TOPIC, "t", "cleanup.policy"), (BROKER, "1", "log.cleanup.policy")):
+            assert outcome(cluster.alter(changes(resource, name, (key, operation, value)))) == [(0, None)]
+        assert cluster.image.topic("t").configs["cleanup.policy"] == expected
+        assert cluster.image.broker_configs["1"]["log.cleanup.policy"] == expected
 
 
 def test_describe_configs_shows_no_password_of_url() -> None:
