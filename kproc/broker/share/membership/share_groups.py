@@ -140,8 +140,9 @@ class ShareGroups:
     # -- start offsets -----------------------------------------------------------------------------------------
 
     def initialized_partitions(self, group_id: str) -> InitializedPartitions:
-        """Return the partitions of a group that have a state. Raises GROUP_ID_NOT_FOUND."""
-        topics = self.get(group_id).state.topics.initialized
+        """Return the partitions of a group that have a state. A group that does not exist has none, as in Kafka."""
+        group = self.find(group_id)
+        topics = {} if group is None else group.state.topics.initialized
         return InitializedPartitions({topic_id: topic.partitions for topic_id, topic in topics.items()})
 
     def alter_offsets(self, group_id: str, request: AlterShareOffsets, reply: _OnChanged) -> None:
