@@ -1,4 +1,4 @@
-"""The table of group configs (resource type 32): every name that Kafka 4.4 knows, one row each.
+"""The table of group configs (resource type 32): every name that Kafka 4.4 documents, one row each.
 
 Those of consumer, share and streams groups (KIP-848, KIP-932, KIP-1071) take effect at the next heartbeat or fetch.
 The broker settings `group.*.min.*` and `group.*.max.*` are bounds. Kafka's defaults replace those that kproc lacks.
