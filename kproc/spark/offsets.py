@@ -10,6 +10,7 @@ connector reads such a key as a topic without partitions, so it can read these c
 
     "@id:orders:5k2P...": {}      The topic's id in base64url. It differs after the topic was deleted and created again.
     "@start:orders:0:20": {}      Partition 0 of the query's first batch begins at offset 20.
+    "@start": {}                  All partitions of the query's first batch begin at 0: they are new.
 
 The document with the first batch's end has its start, too, because Spark stores none. After a crash Spark asks for the
 initial offset again. `startingOffsets=latest` would then return a later one, and the records in between would be lost.
@@ -21,6 +22,8 @@ import base64
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
+
+from kproc.broker.config.values import INT_MAX, LONG_MAX
 
 NOTE_MARK: Final = "@"
 """First character of every note. Topic names cannot contain it."""
@@ -73,6 +76,8 @@ def to_json(
     for topic, topic_id in sorted((ids or {}).items()):
         if topic in named:
             document[f"{_ID_NOTE}:{topic}:{base64.urlsafe_b64encode(topic_id).decode().rstrip('=')}"] = {}
+    if start is not None and not start:
+        document[_START_NOTE] = {}
     for (topic, partition), offset in sorted((start or {}).items()):
         document[f"{_START_NOTE}:{topic}:{partition}:{offset}"] = {}
     for topic, partition in sorted(offsets):
@@ -94,11 +99,11 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
         if not isinstance(rows, Mapping):
             raise ValueError(f'"{topic}" is not of the form {{"0": 23, "1": -1}}: {rows!r}')
         for key, value in rows.items():
-            if not str(key).isdecimal():
+            if not str(key).isdecimal() or int(key) > INT_MAX:
                 raise ValueError(f'"{key}" of "{topic}" is not a partition\'s number')
             # Reject JSON's `true`, because in Python a bool is an int.
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f'"{topic}", partition {key}: {value!r} is not a whole number')
+            if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LONG_MAX:
+                raise ValueError(f'"{topic}", partition {key}: {value!r} is not a whole number of 64 bits')
             found[TopicPartition(topic, int(key))] = value
     return found
 
@@ -123,7 +128,7 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
     The document `end` of a query's first batch has the batch's start, too. Every later batch begins at `start`, the end
     of the batch before it.
     """
-    # Checkpoints of earlier versions of kproc have the start as one object.
+    # The object is empty if the query began without partitions. Checkpoints of earlier versions have the start in it.
     recorded = end.get(_START_NOTE)
     if recorded is not None:
         return from_json(recorded)
@@ -252,10 +257,10 @@ def _part_count(size: int, total: int, wanted: int) -> int:
 
 def _cut(whole: Range, count: int) -> list[Range]:
     pieces, begin, left = [], whole.start, whole.size
+    count = min(count, whole.size)
     for index in range(count):
         size = left // (count - index)
         left -= size
-        if size > 0:
-            pieces.append(Range(whole.partition, begin, begin + size))
+        pieces.append(Range(whole.partition, begin, begin + size))
         begin += size
     return pieces

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from kproc.broker.config.values import INT_MAX, LONG_MAX
 from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
 
 _TIME: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -24,6 +25,8 @@ _BYTES: Final = {
     "gb": 1 << 30,
 }
 
+TEXT_BYTES_MAX: Final = 32_000
+"""Longest text of an option. Kafka's strings have up to 32,767 bytes, and the sink adds to txnAppId."""
 
 # By option: the field of the parsed options, and the parser of the option's value.
 OptionTable = Mapping[str, tuple[str, Callable[[str, str], Any]]]
@@ -74,10 +77,13 @@ def read_bootstrap(options: Mapping[str, str], what: str) -> str:
 
 
 def read_text(name: str, value: str) -> str:
-    """Return the text without surrounding blanks. Reject an empty one."""
-    if not value.strip():
+    """Return the text without surrounding blanks. Reject an empty one, and one that no request can contain."""
+    text = value.strip()
+    if not text:
         raise OptionError(f"{name} is empty")
-    return value.strip()
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        raise OptionError(f"{name} is longer than {TEXT_BYTES_MAX} bytes")
+    return text
 
 
 def read_flag(name: str, value: str) -> bool:
@@ -102,17 +108,29 @@ def read_integer(name: str, value: str) -> int:
         raise OptionError(f"{name} is a whole number, not {value!r}") from None
 
 
-def read_count(name: str, value: str, *, low: int = 1) -> int:
-    """Parse an integer that is at least `low`."""
+def read_count(name: str, value: str, *, low: int = 1, high: int = INT_MAX) -> int:
+    """Parse an integer from `low` to `high`. The default range is that of Java's int, without 0."""
     number = read_integer(name, value)
     if number < low:
         raise OptionError(f"{name} is at least {low}, not {number}")
+    if number > high:
+        raise OptionError(f"{name} is at most {high}, not {number}")
     return number
 
 
 def read_count_or_zero(name: str, value: str) -> int:
-    """Parse an integer that is at least 0."""
+    """Parse an integer from 0 to the largest int of Java."""
     return read_count(name, value, low=0)
+
+
+def read_long(name: str, value: str) -> int:
+    """Parse an integer from 1 to the largest long of Java."""
+    return read_count(name, value, high=LONG_MAX)
+
+
+def read_long_or_zero(name: str, value: str) -> int:
+    """Parse an integer from 0 to the largest long of Java."""
+    return read_count(name, value, low=0, high=LONG_MAX)
 
 
 def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, like: str) -> int:
@@ -131,8 +149,8 @@ def read_time_ms(name: str, value: str) -> int:
 def read_byte_count(name: str, value: str) -> int:
     """Parse a size such as `64m` or `512k` and return bytes. A number without a unit is in bytes."""
     count = _with_unit(name, value, _BYTES, "b", '"64m", "512k" or 1000000')
-    if count == 0:
-        raise OptionError(f"{name} must be at least 1")
+    if not 1 <= count <= LONG_MAX:
+        raise OptionError(f"{name} must be at least 1 and at most {LONG_MAX}")
     return count
 
 

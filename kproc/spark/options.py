@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal
 
-from kproc.broker.config.values import ConfigError
+from kproc.broker.config.values import INT_MAX, ConfigError
 from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.brokers import Connecting, parse_bootstrap
@@ -30,6 +30,8 @@ from kproc.spark.option_values import (
     read_flag,
     read_isolation,
     read_json,
+    read_long,
+    read_long_or_zero,
     read_names,
     read_pattern,
     read_text,
@@ -124,7 +126,7 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
             raise OptionError(form)
         for index in indexes:
             # Reject JSON's `true`, because in Python a bool is an int.
-            if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= INT_MAX:
                 raise OptionError(f"{name}: {index!r} is not a partition's number")
             found.append(TopicPartition(topic, index))
     return tuple(sorted(set(found)))
@@ -133,16 +135,16 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
 # ---- names -----------------------------------------------------------------------------------------------
 
 _SIMPLE: Final[OptionTable] = {
-    "maxOffsetsPerTrigger": ("max_offsets", read_count),
-    "minOffsetsPerTrigger": ("min_offsets", read_count),
+    "maxOffsetsPerTrigger": ("max_offsets", read_long),
+    "minOffsetsPerTrigger": ("min_offsets", read_long),
     "maxTriggerDelay": ("max_delay_ms", read_time_ms),
     "maxBytesPerTrigger": ("max_bytes", read_byte_count),
     "minPartitions": ("min_partitions", read_count),
-    "maxRecordsPerPartition": ("max_records", read_count),
+    "maxRecordsPerPartition": ("max_records", read_long),
     "failOnDataLoss": ("fail_on_data_loss", read_flag),
     "includeHeaders": ("include_headers", read_flag),
-    "kafkaConsumer.pollTimeoutMs": ("poll_ms", read_count),
-    "partition.metadata.cache.ttl.ms": ("metadata_ms", read_count_or_zero),
+    "kafkaConsumer.pollTimeoutMs": ("poll_ms", read_long),
+    "partition.metadata.cache.ttl.ms": ("metadata_ms", read_long_or_zero),
     "commitGroup": ("commit_group", read_text),
     "checkpointState": ("checkpoint_state", read_text),
     "sourceName": ("source_name", read_text),
@@ -288,7 +290,7 @@ def _position(options: Mapping[str, str], word: Literal["starting", "ending"], d
             if min(times.values()) < 0:
                 raise OptionError(f"{name} has times in ms since 1970, none of them below 0")
             return Position(name, each=tuple(sorted(times.items())), by_time=True)
-        return Position(name, everywhere=read_count_or_zero(name, value), by_time=True)
+        return Position(name, everywhere=read_long_or_zero(name, value), by_time=True)
     return Position(f"{word}Offsets", everywhere=default)
 
 
@@ -364,7 +366,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
         if name.lower() in options
     ]
     if sizes:
-        settings["fetch_bytes"] = min(sizes)
+        settings["fetch_bytes"] = min(*sizes, INT_MAX)
     result = SourceOptions(
         bootstrap=bootstrap,
         connecting=connecting,

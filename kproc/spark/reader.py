@@ -233,9 +233,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self.options.max_bytes is not None:
                 end = limited_by_bytes(self.options, self._look_up.cluster, begin, end)
         # Store the start of the first batch in the document with its end, because Spark's checkpoint does not store it.
-        first = None if self._initial is None or self._has_begun else from_json(self._initial)
-        if start != self._initial:
-            first = None
+        # bounds.begin lacks a topic that was created again since then. That topic begins at its log's start.
+        first = None if start != self._initial or self._has_begun else bounds.begin
         self._has_begun = first is None
         if end == from_json(start) and self._has_begun and not bounds.is_recreated:
             if self._target is None:

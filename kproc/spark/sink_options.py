@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from kproc.broker.config.values import LONG_MAX
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.option_values import (
@@ -23,7 +24,7 @@ from kproc.spark.option_values import (
     read_count,
     read_count_or_zero,
     read_flag,
-    read_integer,
+    read_long,
     read_text,
     reject_unknown,
 )
@@ -142,7 +143,7 @@ _PRODUCER: Final[OptionTable] = {
     ),
     "kafka.batch.size": ("batch_bytes", read_count_or_zero),
     "kafka.max.request.size": ("request_bytes", read_count),
-    "kafka.buffer.memory": ("buffer_bytes", read_count),
+    "kafka.buffer.memory": ("buffer_bytes", read_long),
     "kafka.max.in.flight.requests.per.connection": ("requests_max", read_count),
     "kafka.retries": ("retries", read_count_or_zero),
     "kafka.retry.backoff.ms": ("backoff_ms", read_count),
@@ -150,18 +151,27 @@ _PRODUCER: Final[OptionTable] = {
     "kafka.socket.connection.setup.timeout.ms": ("connect_ms", read_count),
     "kafka.request.timeout.ms": ("request_timeout_ms", read_count),
     "kafka.delivery.timeout.ms": ("delivery_timeout_ms", read_count),
-    "kafka.max.block.ms": ("max_block_ms", read_count),
-    "kafka.metadata.max.age.ms": ("metadata_age_ms", read_count),
+    "kafka.max.block.ms": ("max_block_ms", read_long),
+    "kafka.metadata.max.age.ms": ("metadata_age_ms", read_long),
     "onUnknownTopic": ("creates_topics", partial(read_choice, choices={"create": True, "error": False})),
 }
+
+
+def _read_gzip_level(name: str, value: str) -> int | None:
+    """Parse a level from 1 to 9. Return None for -1, which is gzip's own default."""
+    return None if value.strip() == "-1" else read_count(name, value, high=9)
+
+
 _LEVELS: Final[OptionTable] = {
-    f"kafka.compression.{codec.name.lower()}.level": (codec.name, read_integer)
-    for codec in (Compression.GZIP, Compression.LZ4, Compression.ZSTD)
+    "kafka.compression.gzip.level": (Compression.GZIP.name, _read_gzip_level),
+    "kafka.compression.lz4.level": (Compression.LZ4.name, partial(read_count, high=17)),
+    "kafka.compression.zstd.level": (Compression.ZSTD.name, partial(read_count, low=-131_072, high=22)),
 }
+# The version is committed plus one as an offset, which is a long.
 _TRANSACTIONS: Final[OptionTable] = {
     "kafka.transaction.timeout.ms": ("timeout_ms", read_count),
     "txnAppId": ("app_id", read_text),
-    "txnVersion": ("version", read_count_or_zero),
+    "txnVersion": ("version", partial(read_count, low=0, high=LONG_MAX - 1)),
 }
 _KNOWN: Final = (
     *("kafka.bootstrap.servers", "topic", "delivery", CLIENT_CONFIG, "kafka.security.protocol"),

@@ -127,6 +127,7 @@ def test_tasks_cover_every_offset_once(
         ([1, 1, 100], 3, [1, 1, 100]),
         ([1, 1, 100], 4, [1, 1, 50, 50]),
         ([10_000, 1], 5, [2500, 2500, 2500, 2500, 1]),
+        ([3, 1], 2**31 - 1, [1, 1, 1, 1]),
     ],
 )
 def test_min_partitions_cuts_the_large_ones(sizes: list[int], wanted: int, expected: list[int]) -> None:

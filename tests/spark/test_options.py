@@ -117,6 +117,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
     ("options", "words"),
     [
         ({"subscribe": None}, ["subscribe, subscribePattern, assign", "none was given"]),
+        ({"subscribe": None, "assign": f'{{"clicks": [{2**31}]}}'}, ["2147483648 is not a partition's number"]),
         ({"assign": '{"clicks": [0]}'}, ["only one of", "subscribe and assign"]),
         ({"subscribe": " , "}, ["subscribe is empty"]),
         ({"startingOffset": "earliest"}, ["startingoffset", "did you mean startingOffsets?"]),
@@ -156,6 +157,14 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
         ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay is like", "'soon'"]),
         ({"maxBytesPerTrigger": "0"}, ["at least 1"]),
         ({"failOnDataLoss": "yes"}, ["true or false"]),
+        ({"kafka.client.id": "x" * 32_001}, ["kafka.client.id is longer than 32000 bytes"]),
+        ({"minPartitions": "2147483648"}, ["minPartitions is at most 2147483647, not 2147483648"]),
+        ({"kafka.request.timeout.ms": "9" * 20}, ["kafka.request.timeout.ms is at most 2147483647"]),
+        ({"maxOffsetsPerTrigger": "9" * 20}, ["maxOffsetsPerTrigger is at most 9223372036854775807"]),
+        ({"maxBytesPerTrigger": "9" * 19}, ["maxBytesPerTrigger must be", "at most 9223372036854775807"]),
+        ({"startingTimestamp": "9" * 20}, ["startingTimestamp is at most 9223372036854775807"]),
+        ({"startingOffsets": f'{{"clicks": {{"0": {10**19}}}}}'}, ["clicks", "whole number of 64 bits"]),
+        ({"startingOffsets": f'{{"clicks": {{"{2**31}": 0}}}}'}, ["is not a partition's number"]),
         ({"kafka.isolation.level": "committed"}, ["read_uncommitted or read_committed"]),
     ],
 )

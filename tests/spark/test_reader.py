@@ -216,6 +216,45 @@ def test_planned_batch_keeps_start_of_latest(
     assert without_notes(third.latestOffset(empty, ReadAllAvailable())) == {name: {"0": 13}}
 
 
+def test_first_batch_of_new_topic_keeps_its_start(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    """The query began when no topic matched. After a crash the topic's start must not be its present end."""
+    name = fresh_name("awaited")
+    options = {"subscribePattern": f"^{name}"}
+    first = stream(broker.bootstrap, **options)
+    start = first.initialOffset()
+    assert start == {}
+    created = topic(stem=name)
+    send(broker.bootstrap, created, numbered(0, 5))
+    planned = first.latestOffset(start, ReadAllAvailable())
+    send(broker.bootstrap, created, numbered(5, 2))
+    second = stream(broker.bootstrap, **options)
+    assert between(second, second.initialOffset(), planned) == numbered(0, 5)
+    assert between(second, planned, second.latestOffset(planned, ReadAllAvailable())) == numbered(5, 2)
+
+    # Without a topic the start is stored, too, by one batch without records.
+    nothing = stream(broker.bootstrap, subscribePattern="^no-topic-has-this-name")
+    empty = nothing.latestOffset(nothing.initialOffset(), ReadAllAvailable())
+    assert empty == {"@start": {}}
+    assert nothing.partitions({}, empty) == []
+    assert nothing.latestOffset(empty, ReadAllAvailable()) is empty
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_topic_recreated_before_first_batch_is_read_whole(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 5))
+    lax = stream(broker.bootstrap, subscribe=name, failOnDataLoss="false")
+    start = lax.initialOffset()
+    recreate_topic(broker.bootstrap, name)
+    send(broker.bootstrap, name, numbered(100, 7))
+    planned = lax.latestOffset(start, ReadAllAvailable())
+    assert between(lax, start, planned) == numbered(100, 7)
+
+
 def test_limits_of_a_batch(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     send(broker.bootstrap, name, numbered(0, 300), partition=0, **{"batch.num.messages": 10})

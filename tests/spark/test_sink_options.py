@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types
 
+from kproc.spark.sink_options import parse_sink_options
 from kproc.spark.writer import batch_writer, stream_writer
 
 pytest.importorskip("pyspark")
@@ -42,6 +43,10 @@ TO = {**BROKER, "topic": "t"}
         (VALUE, {**TO, **ONCE, "txnVersion": "1"}, "set both txnAppId"),
         (VALUE, {**TO, **ONCE, "txnAppId": "me", "txnVersion": "-1"}, "txnVersion is at least 0, not -1"),
         (VALUE, {**TO, "txnAppId": "me", "txnVersion": "1"}, "txnAppId has an effect only with delivery=exactly-once"),
+        (VALUE, {**TO, "kafka.compression.gzip.level": "10"}, "kafka.compression.gzip.level is at most 9, not 10"),
+        (VALUE, {**TO, "kafka.compression.lz4.level": "0"}, "kafka.compression.lz4.level is at least 1, not 0"),
+        (VALUE, {**TO, "kafka.compression.zstd.level": "23"}, "kafka.compression.zstd.level is at most 22, not 23"),
+        (VALUE, {**TO, "kafka.transaction.timeout.ms": "2147483648"}, "kafka.transaction.timeout.ms is at most"),
         (VALUE, {**TO, "kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism: is missing"),
         (VALUE, {**TO, "kproc.client.config": "/none"}, "cannot read /none"),
     ],
@@ -54,3 +59,8 @@ def test_writer_rejects_invalid_schema_in_one_line(
         with pytest.raises(ValueError, match=words) as caught:
             writer(options, schema, False)
         assert "\n" not in str(caught.value)
+
+
+def test_gzip_level_minus_one_is_the_codecs_default() -> None:
+    options = parse_sink_options({**TO, "kafka.compression.type": "gzip", "kafka.compression.gzip.level": "-1"})
+    assert options.producer.level is None
