@@ -68,7 +68,7 @@ def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
 
 
 def _problem_of(batch: bytes) -> str | None:
-    """Return the reason why consumers cannot read a batch, or None."""
+    """Return the reason why consumers cannot read a batch, or None if they can."""
     from kproc.client import error_text
     from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import crc_of, parse_header, walk_batch

@@ -136,7 +136,7 @@ def command_config() -> Path | None:
 
 
 def command_config_in_force() -> Path | None:
-    """Return the file of `--command-config`, or else the file that the environment names, or None."""
+    """Return the file of `--command-config`, or else the one that the environment names. None: neither is given."""
     named = os.environ.get(COMMAND_CONFIG_VARIABLE) if _command_config.has_variable else None
     return _command_config.path or (Path(named) if named else None)
 

@@ -100,7 +100,7 @@ class TopPage:
     is_idle: Callable[[Row], bool] = lambda _row: False
 
     def column(self, title: str) -> Column | None:
-        """Return the column with a title, in any case, or None."""
+        """Return the column with this title, in upper or lower case, or None if the page has no such column."""
         return next((each for each in self.columns if each.title.lower() == title.lower()), None)
 
 
@@ -237,7 +237,7 @@ def show_rate(value: float) -> str:
 
 
 def show_ms(value: float) -> str:
-    """Format a time in ms with two decimals below 100 ms."""
+    """Format a time in ms: with two decimals below 100 ms, with none from 100 ms on."""
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 

@@ -37,7 +37,10 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> dict[Pa
 
 
 def explain_coordinator(bootstrap: str) -> str | None:
-    """Return the reasons of offline partitions of __consumer_offsets, whose groups have no coordinator, or None."""
+    """Return why partitions of __consumer_offsets are offline, so that their groups have no coordinator.
+
+    Return None if all of its partitions are served.
+    """
     from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 
     def has_coordinators(reasons: Collection[Partition]) -> bool:

@@ -96,7 +96,10 @@ class PreparedTask(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The newest decided batch, and its transactions by task."""
+    """The newest batch whose commit was decided (step 8), and its transactions by task number.
+
+    A decided batch counts as committed: after a crash, any later run of the query can complete it.
+    """
 
     batch: int
     slots: Mapping[int, Slot]

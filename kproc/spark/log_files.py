@@ -181,7 +181,10 @@ class PartitionFiles:
     # -- finding
 
     def offset_of_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has this timestamp or a later one, as ListOffsets does, or None."""
+        """Return the first offset whose record has this timestamp or a later one, as ListOffsets does.
+
+        Return None if all records are older.
+        """
 
         def find(bases: list[int]) -> int | None:
             return self._offset_of_time(bases, timestamp_ms)

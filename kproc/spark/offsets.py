@@ -68,8 +68,11 @@ def to_json(
 ) -> dict[str, dict[str, int]]:
     """Return the offsets as the document that Spark stores, with its keys always in the same order.
 
-    ids: ids of the topics; those of topics without an offset are left out. start: start offsets of the batch, only for
-    a query's first batch.
+    The document is {topic: {partition: offset}}. Topic ids and start offsets are notes in it: keys such as
+    "@id:orders:5k2P..." with {} as value (module docstring).
+
+    ids: topic ids by name. A topic without an offset gets no note. start: start offsets of a query's first batch; None
+    for any other batch.
     """
     document: dict[str, dict[str, int]] = {}
     named = {partition.topic for partition in offsets}

@@ -137,9 +137,9 @@ class Acceptor(Role):
         self._queue.detach(peer)
 
     def use_only(self, peers: frozenset[AgentId]) -> None:
-        """Pass new sockets to these Processors only, because they serve this listener.
+        """Hand new sockets to these Processors only, because the others do not serve this listener.
 
-        Some of them may not have started yet.
+        Some of these Processors may not have started yet.
         """
         self._queue.use_only(peers)
 
@@ -201,7 +201,11 @@ class Acceptor(Role):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
-        """Run one duty cycle: read reports, pass queued sockets on, and accept connections within the limits."""
+        """Run one duty cycle, which sleeps up to `timeout_ms`. Return the amount of work, 0 if there was none.
+
+        Reads the Processors' reports of registered and closed connections, hands queued sockets to Processors, and
+        accepts connections within the limits.
+        """
         self.cycle_count += 1
         now_ns = self._clock.now_ns()
         if self._lookups.is_busy:
@@ -329,7 +333,11 @@ class Acceptor(Role):
         return taken
 
     def _can_accept_after(self, error: OSError, now_ns: int) -> bool:
-        """Handle an error of accept(2). Return False if the next call would fail, too."""
+        """React to an error of accept(2): pause if descriptors are exhausted, otherwise log it.
+
+        Return True if the next call can succeed: only one connection was gone. Return False if the next call would
+        fail, too: the port is closed, or no descriptor is free.
+        """
         # accept(2) fails with EINVAL on a socket that does not listen: the supervisor has not opened the port yet, or
         # has closed it.
         if error.errno == errno.EINVAL and not self._is_open():

@@ -104,9 +104,9 @@ def _keys(transaction: Fields) -> list[tuple[str, int]]:
 
 
 def _refusals(context: RequestContext, transaction: Fields, refused: Collection[str]) -> list[int]:
-    """Return the error code of each partition if one of them cannot join, because none of them joins then.
+    """Return the error code of each partition of a transaction. If one partition cannot join, none of them joins.
 
-    `refused`: the transactions with a partition in another slice that cannot join.
+    refused: the transactions with a partition in another slice of the request that cannot join.
     """
     keys = _keys(transaction)
     hidden: Collection[str] = ()

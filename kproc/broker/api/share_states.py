@@ -93,7 +93,7 @@ def _by_topic(request: Fields, results: Iterable[Fields]) -> Fields:
 
 
 def find_negative(row: Fields) -> str | None:
-    """Return Kafka's message for the first field that is negative and must not be, or None."""
+    """Return Kafka's message for the first field that must not be negative but is. Return None if no field is."""
     for field, name in _CHECKED:
         if row.get(field, 0) < 0:
             return f"The {name} cannot be a negative number."

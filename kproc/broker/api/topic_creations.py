@@ -36,7 +36,7 @@ class TopicCreations:
         self._missing: dict[str, tuple[int, Topics]] = {}
 
     def known_hash(self, group_id: str) -> int:
-        """Return the hash of a group's missing topics as this Handler knows them, or 0."""
+        """Return the hash of the group's missing topics that this Handler has stored, or 0 if it has stored none."""
         return self._missing[group_id][0] if group_id in self._missing else 0
 
     def remember(self, group_id: str, missing_hash: int, topics: Topics) -> Topics:

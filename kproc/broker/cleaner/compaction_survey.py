@@ -99,7 +99,11 @@ class CompactionSurvey:
         self._count_uncleanable()
 
     def _assess(self, topic: TopicImage, partition: PartitionImage, config: LogConfig) -> DirtySection | None:
-        """Return the section of a log that its files and row show as compactable, or None."""
+        """Return the dirty section of a log, by its files and its row in the table.
+
+        Return None if nothing can be compacted. None also means that the log is damaged, that its next attempt is
+        postponed, or that its files cannot be read.
+        """
         key = (topic.topic_id, partition.index)
         if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
             return None

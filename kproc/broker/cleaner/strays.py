@@ -69,7 +69,8 @@ class StrayDirectories:
         self._log_unreadable(found)
         self._suspects = {each: self._suspects.get(each, now_ns) for each in found if each.problem is None}
         for suspect, since_ns in list(self._suspects.items()):
-            # Set it aside only if two scans that are far enough apart have found it (see the module's docstring).
+            # Set a directory aside only if two scans, at least `_wait_ns` apart, have found it: a Handler can create
+            # the directory of a new topic before this cleaner receives the metadata with the topic.
             if now_ns - since_ns >= self._wait_ns:
                 del self._suspects[suspect]
                 self._when_let_go(

@@ -132,7 +132,7 @@ class TokenChanges:
     def expire(self, body: dict[str, Any]) -> Handled:
         """Handle ExpireDelegationToken. Body: {"requester", "hmac", "period"}.
 
-        The token then expires `period` ms from now. A negative period removes it now.
+        The token with this HMAC expires `period` ms from now. A negative period removes the token at once.
         """
         token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
         if token is None:
@@ -153,7 +153,7 @@ class TokenChanges:
         return {"removed": expired}, [r.DelegationTokenRemoved(token_id) for token_id in expired]
 
     def _find(self, hmac: bytes) -> r.DelegationTokenSet | None:
-        """Return the token with this HMAC, or None."""
+        """Return the token with this HMAC, or None if no token has it."""
         if self._key is None:
             return None
         tokens = self._image.delegation_tokens

@@ -93,7 +93,10 @@ def has_default_of_in_sync_replicas() -> bool:
 
 
 def unsupported_level(image: ClusterImage) -> str | None:
-    """Return a sentence about a feature whose level in the metadata is above what this broker supports, or None."""
+    """Return an error for a feature whose level in the metadata is too high for this broker.
+
+    None: all are supported.
+    """
     for name, level in image.feature_levels.items():
         highest = _BY_NAME[name].highest if name in _BY_NAME else 0
         if level > highest:

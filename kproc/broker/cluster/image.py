@@ -167,11 +167,11 @@ class ClusterImage:
         return image
 
     def topic(self, name: str) -> TopicImage | None:
-        """Return the topic called `name`, or None."""
+        """Return the topic called `name`, or None if it does not exist in this version of the metadata."""
         return self.topics_by_name.get(name)
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
-        """Return the topic with that id, or None."""
+        """Return the topic with that id, or None if it does not exist in this version of the metadata."""
         return self.topics_by_id.get(topic_id)
 
     def partition(self, name: str, index: int) -> PartitionImage | None:

@@ -380,7 +380,7 @@ def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
 
 
 def problem_with_factor(factor: int, config: Config) -> str | None:
-    """Return an error if a topic cannot have this replication factor, or None."""
+    """Return an error if a topic cannot have this replication factor, or None if it can."""
     if factor <= 1 or config.kproc_clamp_replication_factor:
         return None
     return (

@@ -57,7 +57,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
         return value
 
     def problem_with(self, value: Any) -> str | None:
-        """Return an error for an invalid parsed value, or None."""
+        """Return an error if the parsed value is invalid for this config, or None if it is valid."""
         return kafka_wording(self.check(value)) if self.check is not None else None
 
     def normalize(self, text: str) -> str:

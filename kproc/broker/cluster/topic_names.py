@@ -15,7 +15,7 @@ _ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def problem_with(name: str) -> str | None:
-    """Return Kafka's error for an invalid topic name, or None."""
+    """Return Kafka's error text for an invalid topic name, or None if the name is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     # The name is part of a directory's name, and `.-0` would be harmless. Kafka's Topic.validate rejects both for the

@@ -41,7 +41,7 @@ def _check_address(text: str) -> str | None:
 
 
 def _transport_error(value: str) -> str | None:
-    """Return an error for a transport that this broker does not offer, or None."""
+    """Return an error for a transport that this broker does not offer, or None if it offers the transport."""
     if value in ("connection-threads", "asyncio"):
         return f"is for comparison only: in a checkout, run python -m bench.alternatives --transport {value}"
     return _TRANSPORTS(value)

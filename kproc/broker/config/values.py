@@ -37,7 +37,7 @@ class Check:
         self._error_of = error_of
 
     def __call__(self, value: Any) -> str | None:
-        """Return an error for an invalid value, or None."""
+        """Return an error text for an invalid value, or None if the value is valid."""
         return self._error_of(value)
 
 

@@ -188,7 +188,10 @@ class ControlPlane:
                 position = end
 
     def _handle_frame(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
-        """Handle one frame. The response can come later. Return False if the connection is being closed."""
+        """Dispatch one request frame of a connection. The response can come later.
+
+        Return False if the connection is being closed, because the frame is malformed or its API is not allowed here.
+        """
         api_key = version = correlation_id = 0
         body, client_id = REQUEST_HEADER.size, None
         if len(frame) >= REQUEST_HEADER.size:

@@ -89,7 +89,10 @@ class FreedNames:
         self._waiting.append(_NameWait(names, self._now_ns() + WAIT_NS, on_free))
 
     def tick(self, *, is_stopping: bool) -> None:
-        """End the waits that have lasted WAIT_NS, or all of them if the controller stops. Its tick calls this."""
+        """End the waits that have lasted WAIT_NS, or all waits if the controller stops.
+
+        The controller's tick calls this.
+        """
         # All waits have the same length, so the one that began first also ends first.
         while self._waiting and (is_stopping or self._now_ns() >= self._waiting[0].until_ns):
             waiting = self._waiting.popleft()

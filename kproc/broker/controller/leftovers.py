@@ -45,7 +45,11 @@ class OrphanedDirectories:
         self._is_unsure = True
 
     def deleted(self, names: Iterable[str]) -> None:
-        """Record that topics of these names were deleted, so that their directories' renames may not be durable."""
+        """Record that topics with these names were deleted.
+
+        A power loss can undo the renames of their directories. `clear` therefore syncs the data directory before a
+        topic with one of these names is created.
+        """
         self._freed.update(names)
         # Forget the names rather than let them grow without limit. The next creation then syncs the directory, which is
         # always right.
@@ -54,10 +58,11 @@ class OrphanedDirectories:
             self._is_unsure = True
 
     def clear(self, image: ClusterImage, records: Iterable[r.Record]) -> None:
-        """Move away directories with the names of partitions that these records will create, so that these start empty.
+        """Move away directories with the names of partitions that `records` will create.
 
-        Rename a directory for deletion if the deletion of its topic was interrupted, otherwise set it aside. Raises
-        StorageFailure.
+        Without this, a new partition would begin with old records. Rename a directory for deletion if the deletion of
+        its topic was interrupted, otherwise set it aside. Sync the data directory if one of these renames, or of an
+        earlier deletion of a topic with the same name, may not be on the disk. Raises StorageFailure.
         """
         names = {each.topic_id: each.name for each in records if isinstance(each, r.TopicCreated)}
         has_moved = False

@@ -70,7 +70,9 @@ class CoordinatorKind(NamedTuple, Generic[C]):
     # (coordinator, producer id, is commit): called when a marker was appended. None: the coordinator's records are
     # never part of transactions.
     end_transaction: Callable[[C, int, bool], None] | None = None
-    # For records that build on earlier ones (coordinator_replay.py). None: the last record of a key is all that counts.
+    # Returns for the key of an update the key of the record that it changes, its base, and None for any other key. A
+    # replay keeps all updates behind the last record of their base (coordinator_replay.py). None instead of a function:
+    # the kind has no updates, and a replay keeps only the last record of each key.
     base_key_of: Callable[[bytes], bytes | None] | None = None
 
 

@@ -134,7 +134,7 @@ class Coordinator(Protocol):
         """Start to prepare for requests, after the replay of the whole log. Requests come once `steps` is empty."""
 
     def tick(self, name: str) -> None:
-        """Handle the deadline that the coordinator has set under this name."""
+        """Do the work that is due at the deadline `name`, which the coordinator has set itself."""
 
     def topics_deleted(self, topics: KnownTopics) -> None:
         """Start to drop the state about deleted topics. From now on requests must not see that state."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class StepScheduler:
-    """The coordinators that have steps. A coordinator whose step raises is discarded by the guard.
+    """The coordinators that have steps to run. The guard discards a coordinator whose step raises an exception.
 
-    Some of them are released already and still answer their waiting requests. A coordinator that loads is not among
-    them, because its load runs its steps.
+    Some are released coordinators that still answer their waiting requests. A coordinator that is being loaded is not
+    in this list, because its load runs its steps.
     """
 
     __slots__ = ("_guard", "waiting")

@@ -91,7 +91,7 @@ def _failed_fetch(index: int, code: ErrorCode) -> Fields:
 
 
 def _split(names: RequestNames, matcher: Matcher) -> tuple[Fields, Fields | None]:
-    """Return the part of a request that fails, and the part that is handled, or None if all of it fails."""
+    """Divide a request: return (the rows that fail, the rows that are handled). The second is None if all rows fail."""
     fields = names.fields
     array = next((name for name in TOPIC_ARRAYS if isinstance(fields.get(name), list)), None)
     if array is None or not matcher.names_topic:

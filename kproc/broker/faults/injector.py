@@ -123,7 +123,10 @@ class FaultInjector:
     # -- requests
 
     def handle(self, request: HandlerRequest, body: memoryview) -> None:
-        """Handle a request with the fault of the first rule that acts on it, or without one."""
+        """Apply the first fault rule that acts on a request, or dispatch the request if no rule does.
+
+        While an earlier request of the connection is delayed, queue this one behind it.
+        """
         delayed = self._delayed.get(request.connection_id)
         if delayed is not None:
             self._start_entry(request, body)
@@ -192,7 +195,7 @@ class FaultInjector:
             self._check_switch()
 
     def _resume(self, connection_id: int) -> None:
-        """Handle a request after its delay, and then the later ones of its connection, up to the next delay."""
+        """Dispatch a request whose delay is over, then those behind it in its connection, up to the next delay."""
         requests = self._delayed.pop(connection_id).requests
         handle: Callable[[HandlerRequest, bytearray], None] = self._work
         while requests and connection_id not in self._delayed:
@@ -215,7 +218,7 @@ class FaultInjector:
         self._release_division(request)
 
     def _work(self, request: HandlerRequest, body: bytearray) -> None:
-        """Handle a request with a copy of its body, a bytearray, because the log stamps record batches in place."""
+        """Dispatch a request with a copy of its body, a bytearray, because the log stamps record batches in place."""
         self._handle_request(request, memoryview(body))
         self._release_division(request)
 

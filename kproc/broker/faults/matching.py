@@ -129,7 +129,7 @@ def partitions_of(row: str | Mapping[str, Any]) -> Iterator[int]:
 
 
 def partition_number(row: int | Mapping[str, Any]) -> int:
-    """Return the partition number of a row of a partition."""
+    """Return the partition number of a row: the row itself or its field. -1 if it has no such field."""
     if isinstance(row, int):
         return row
     return next((int(row[name]) for name in ("partition_index", "partition", "index") if name in row), -1)

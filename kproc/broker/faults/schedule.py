@@ -48,7 +48,7 @@ class Schedule:
         return hits if rule.times is None else min(hits, rule.times)
 
     def _draws_of(self, block: int) -> list[bool]:
-        """Return for each candidate of a block whether it is drawn."""
+        """Return a flag for each candidate of a block: True if the random draw lets the rule act on it."""
         if block != self._block:
             rule = self._rule
             draw = random.Random(f"{rule.seed}:{block}").random  # noqa: S311 - repeatable
@@ -57,7 +57,10 @@ class Schedule:
         return self._draws
 
     def _count(self, candidates: int) -> int:
-        """Return how many of the first candidates are drawn. Continue from the last call, because the numbers grow."""
+        """Return on how many of the first `candidates` candidates the rule acts, without the limit `times`.
+
+        Continue the count of the last call, because most calls pass a larger number than the call before.
+        """
         if self._rule.probability >= 1:
             return candidates
         if candidates < self._counted:

@@ -52,10 +52,10 @@ class PartsRead(Reply):
 
 
 class CancelWatch(FromImage):
-    """A call to reply to a watch now, because its Fetch does not need it any more.
+    """A call to reply to a watch now, because the Fetch does not need the watch any more.
 
-    It names the version of the metadata because the owner may delay the watch until it has that version. The
-    cancellation must not overtake the watch.
+    The call names the caller's version of the metadata: the owner may hold the watch back until it has this version,
+    and the cancellation must not overtake the watch.
     """
 
     watch: Watch
@@ -128,7 +128,11 @@ class RemoteReads:
         services.peers.ask(owner, READ, body, partial(self._on_reply, owner, watch))
 
     def _on_reply(self, owner: int, watch: Watch, reply: PartsRead | Lost) -> None:
-        """Handle an owner's reads, its death, or that the partitions have moved."""
+        """Store the reads of an owner in the Fetch. Restart the Fetch if one of the owner's partitions has moved.
+
+        If the owner died and no partition has moved, repeat a watch as a read; a read fails with
+        NOT_LEADER_OR_FOLLOWER.
+        """
         is_watch = self._watches.get(owner) == watch
         if is_watch:
             del self._watches[owner]

@@ -131,7 +131,7 @@ class ClassicGroups:
         group.join(request, self._timing.now_ms(), partial(self.responses.enqueue, reply))
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
-        """Handle a SyncGroup."""
+        """Handle a SyncGroup: reply with the assignment when the leader has sent it, or with an error at once."""
         group = self.find(group_id)
         if group is None or not group_id:  # The empty id can have offsets of old consumers, but no members.
             reply(SyncResult(_unknown_member(group_id)))
@@ -139,14 +139,14 @@ class ClassicGroups:
         group.sync(request, self._timing.now_ms(), partial(self.responses.enqueue, reply))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
-        """Handle a Heartbeat. Return the error code."""
+        """Handle a Heartbeat: renew the member's session. Return the error code."""
         group = self.find(group_id)
         if group is None or not group_id:
             return _unknown_member(group_id)
         return group.heartbeat(member_id, instance_id, generation, self._timing.now_ms())
 
     def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
-        """Handle a LeaveGroup."""
+        """Handle a LeaveGroup: remove members. Reply with a result for each; UNKNOWN_MEMBER_ID if there is no group."""
         group = self.find(group_id)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID

@@ -132,7 +132,10 @@ class ConsumerGroups:
     # -- members of the consumer protocol ----------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
-        """Handle a ConsumerGroupHeartbeat."""
+        """Handle a ConsumerGroupHeartbeat. Return the member's new assignment, or an error in the result.
+
+        If the last member of the consumer protocol leaves and classic members remain, the group becomes a classic one.
+        """
         try:
             group = self._group_of(group_id, request)
             result = group.heartbeat(request, self._timing.now_ms())
@@ -184,7 +187,7 @@ class ConsumerGroups:
         return result
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
-        """Handle a SyncGroup of a classic member."""
+        """Handle a SyncGroup of a classic member: return the partitions that it may read now, or an error."""
         return _result_of(
             lambda: sync_classic(group, self._topics, request, self._timing.now_ms()), SyncResult
         )
@@ -192,7 +195,10 @@ class ConsumerGroups:
     def heartbeat_classic(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Handle a Heartbeat of a classic member."""
+        """Handle a Heartbeat of a classic member.
+
+        Return NONE, REBALANCE_IN_PROGRESS if it must join again, or an error.
+        """
         now_ms = self._timing.now_ms()
         return _result_of(
             lambda: heartbeat_classic(group, member_id, instance_id, generation, now_ms), lambda code: code

@@ -194,7 +194,11 @@ class GroupCoordinator:
             self._remove_group(group_id)
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
-        """Handle a SyncGroup."""
+        """Handle a SyncGroup: reply with the member's assignment, or with an error.
+
+        The reply of a classic group waits for the leader's assignment, that of a consumer group until its records are
+        durable.
+        """
         consumer_group = self._consumers.find(group_id)
         if consumer_group is not None:
             result = self._consumers.sync(consumer_group, request)
@@ -207,7 +211,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
     ) -> Code:
-        """Handle a Heartbeat. Return the error code."""
+        """Handle a Heartbeat: renew the session of a classic member. Return the error code."""
         consumer_group = self._consumers.find(group_id)
         if consumer_group is not None:
             code = self._consumers.heartbeat_classic(consumer_group, member_id, group_instance_id, generation)
@@ -216,7 +220,7 @@ class GroupCoordinator:
         return self._classic.heartbeat(group_id, member_id, group_instance_id, generation)
 
     def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
-        """Handle a LeaveGroup."""
+        """Handle a LeaveGroup: remove members from a group. Reply with a result for each when it is durable."""
         if not group_id:
             reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
             return
@@ -234,7 +238,10 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat, reply: ConsumerHeartbeatReply
     ) -> None:
-        """Handle a ConsumerGroupHeartbeat."""
+        """Handle a ConsumerGroupHeartbeat: a member joins, renews its session, reports its partitions or leaves.
+
+        Replies when the change is durable.
+        """
         self.handle_heartbeat(
             group_id,
             lambda: self._consumers.heartbeat(group_id, request),
@@ -278,7 +285,10 @@ class GroupCoordinator:
     # -- share groups (KIP-932) ----------------------------------------------------------------------------------
 
     def share_heartbeat(self, group_id: str, request: ShareHeartbeat, reply: ShareHeartbeatReply) -> None:
-        """Handle a ShareGroupHeartbeat."""
+        """Handle a ShareGroupHeartbeat: a member joins, renews its session or leaves.
+
+        Reply when the change is durable.
+        """
         self.handle_heartbeat(
             group_id,
             lambda: self.shares.heartbeat(group_id, request),
@@ -292,7 +302,7 @@ class GroupCoordinator:
         request: AlterShareOffsets | DeleteShareOffsets,
         reply: Callable[[ChangedShareOffsets], None],
     ) -> None:
-        """Handle an AlterShareGroupOffsets or DeleteShareGroupOffsets."""
+        """Set or delete start offsets of share partitions (AlterShareGroupOffsets, DeleteShareGroupOffsets)."""
 
         def failed(code: ErrorCode) -> ChangedShareOffsets:
             return ChangedShareOffsets(error_code=code)
@@ -402,7 +412,10 @@ class GroupCoordinator:
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
-        """Handle the deadline of a group, or send the next responses. The runtime runs the steps after each tick."""
+        """Handle a deadline: that of the group `name`, or the one at which more responses may be sent.
+
+        The runtime runs the steps after each tick.
+        """
         if name == RESPONSES:
             self._classic.responses.send()
         group = self._groups.get(name)

@@ -264,7 +264,7 @@ class ClientRequests:
             limit *= 2
 
     def _handle_frames(self, client: ProcessorPeer, view: memoryview) -> None:
-        """Handle one record: the frames of one read of a connection."""
+        """Handle the frames in one REQUEST record of the ring: all that one read of a connection returned."""
         self._due.press()
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
@@ -279,7 +279,10 @@ class ClientRequests:
             sequence = (sequence + 1) & SEQUENCE_MASK
 
     def _handle_block(self, client: ProcessorPeer, view: memoryview) -> None:
-        """Handle one large frame, which is in the Processor's arena."""
+        """Handle one large frame in the Processor's arena, or park it until it may run.
+
+        `view` is the REQUEST_BLOCK record with the frame's place in the arena.
+        """
         self._due.press()
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
@@ -408,7 +411,7 @@ class ClientRequests:
         return not may_run
 
     def resume_resting(self) -> int:
-        """Handle the next request of each resting connection, for up to 1 ms. Return the number of connections."""
+        """Let each resting connection handle its next parked request, for up to 1 ms in all. Return their number."""
         until_ns = self._services.clock.host_ns() + _TURNS_NS
         work = 0
         self._may_run_slow = True
@@ -430,7 +433,7 @@ class ClientRequests:
             self._mark_done()
 
     def _release(self, client: ProcessorPeer, key: bytes) -> None:
-        """Handle the parked requests of a connection, up to its next large request."""
+        """Handle the parked requests of a connection in order, until one of them is parked again."""
         records = self.held.release(client, key)
         for at, (kind, record) in enumerate(records):
             view = memoryview(record)

@@ -60,7 +60,7 @@ class ConnectionNews:
         self._faults = faults
 
     def handle(self, client: ProcessorPeer, kind: int, view: memoryview) -> None:
-        """Handle one record of any other kind than REQUEST and REQUEST_BLOCK."""
+        """Handle a record about a connection that is not a request, such as IDENTITY, MOVE_OUT or DISCONNECTED."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
             self._on_identity(client, connection_id, view)

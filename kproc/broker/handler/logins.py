@@ -255,7 +255,11 @@ class Logins:
         return True
 
     def continue_reauthentication(self, context: RequestContext, token: bytes) -> bool:
-        """Handle a token of a re-authentication. Return False if the connection has no session with an end."""
+        """Evaluate a token of a re-authentication, and respond to it or close the connection.
+
+        Return False without effect if the connection has no session with an end, so that no re-authentication can have
+        begun.
+        """
         assert isinstance(context, HandlerRequest), "a slice of a divided request is no login"
         login = self._open.get(context.connection_id)
         if login is None:

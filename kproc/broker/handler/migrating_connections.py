@@ -103,7 +103,7 @@ class MigratingConnections:
             self.discard(connection_id)
 
     def on_processor_death(self, origin: ClientPeer, now_ns: int) -> None:
-        """Handle the death of a Processor. Connections that it passed on before that can still be claimed."""
+        """Set a time limit for the claims of connections that a dead Processor had passed to others."""
         for connection_id, moving in list(self._moving.items()):
             if moving.origin is origin and not moving.expires_ns:
                 self._await_claim(connection_id, moving, now_ns)

@@ -89,7 +89,11 @@ class SentClaim:
         self._version = 0
 
     def __call__(self, reply: StatesGiven | Lost) -> None:
-        """Handle a reply. A reply from a newer image waits for ours, and so do all later replies, even Lost."""
+        """Open the partitions whose states a holder has sent, or all remaining ones if the holder died (Lost).
+
+        A reply from a newer metadata image waits until ours is as new, and all later replies, even Lost, wait behind
+        it.
+        """
         if isinstance(reply, StatesGiven):
             self._version = max(self._version, reply.image)
         self._when_image(self._version, lambda: self._handle_reply(reply))

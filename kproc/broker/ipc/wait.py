@@ -103,7 +103,10 @@ class Sleeper:
         fence()
 
     def cancel(self) -> None:
-        """Announce that we are awake. Call this after sleeping, or instead of it if the second check found work."""
+        """Announce that this process is awake.
+
+        Call this after sleeping, or if the second check before it has found work.
+        """
         self._words[self._index] = 0
 
     def wait(

@@ -80,7 +80,7 @@ class RowWriter:
         self._version = version + (version & 1)
 
     def publish(self, values: Sequence[int]) -> None:
-        """Store all words of the row. A reader gets all of them or none."""
+        """Store all words of the row. A reader sees all of the new words or none of them."""
         words, start, version = self._words, self._start, self._version
         # An odd version tells readers to wait, before the first word changes.
         words[start] = version + 1

@@ -81,7 +81,10 @@ class Slab:
 
 
 class MetricsRow:
-    """The row of the slab that one role writes. Count in the list `values`; `store` publishes all of them."""
+    """The row of the metrics slab that one role writes.
+
+    The role counts in the list `values`, and `store` publishes it.
+    """
 
     def __init__(self, slab: Slab, row: int, pid: int) -> None:
         self.slab = slab

@@ -190,9 +190,9 @@ class BrokerFigures:
         return int(self._is_looking)
 
     def _measure_untouched(self) -> Iterator[None]:
-        """Read the sizes of logs that no Handler has opened. Yields after every 64 of them.
+        """Read the sizes of logs that no Handler has opened. Yield after every 64 logs.
 
-        Does nothing unless the metadata have changed since the last time.
+        Do nothing unless the metadata have changed since the last measurement.
         """
         image = self._image()
         # A log that nobody has opened does not grow, so only new topics have to be measured.

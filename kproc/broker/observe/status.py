@@ -127,7 +127,7 @@ class Status:
         }
 
     def _problem(self, image: ClusterImage | None) -> str | None:
-        """Return one line with all known problems, or None."""
+        """Return one line with all known problems of the broker, or None if no problem is known."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
         known = (
             self.disk.problem,

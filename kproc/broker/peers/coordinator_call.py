@@ -84,7 +84,7 @@ class CoordinatorCalls(Generic[C]):
         return services.owner.coordinators[self.topic]
 
     def handle_call(self, services: Services, body: ItemsRequest, on_reply: OnResult[Answers]) -> None:
-        """Handle another Handler's call with items for coordinators that this Handler owns by the caller's metadata."""
+        """Run another Handler's items at the coordinators that we own by the caller's metadata, and reply."""
         operation = self.operations[body.operation]
         # Convert all arguments first. If one is invalid, the call is answered as lost, and no operation has run.
         items = [
@@ -126,18 +126,21 @@ class ItemOperation(Generic[C, A, R]):
         return handle
 
     def send(self, context: RequestContext, items: Sequence[Item], on_done: OnOutcomes[R]) -> None:
-        """Handle all items at their coordinators for a client.
+        """Run the operation on all items at their coordinators for a client.
 
         `on_done` gets the outcomes in the order of the items. It is not called if the client disconnects first.
         """
         self._request(context.services, items, context, on_done).start_for(context)
 
     def send_one(self, context: RequestContext, name: str, arguments: A, on_done: OnOutcome[R]) -> None:
-        """Handle one item for a client. For APIs with one name per request."""
+        """Run the operation on the item `name` at its coordinator. For APIs with one name per request."""
         self.send(context, [Item(name, arguments)], lambda outcomes: on_done(outcomes[0]))
 
     def send_for_handler(self, services: Services, items: Sequence[Item], on_done: OnOutcomes[R]) -> None:
-        """Handle all items for this Handler itself. `on_done` gets the outcomes, whatever clients do."""
+        """Run the operation on items at their coordinators for this Handler itself.
+
+        `on_done` always gets the outcomes, because no client can disconnect.
+        """
         self._request(services, items, None, on_done).start()
 
     def _request(
@@ -233,7 +236,10 @@ class _ItemInWork:
                 self._respond(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _resume(self) -> None:
-        """Handle the item when its coordinator is loaded, unless the client has disconnected meanwhile."""
+        """Run the operation, because the item's coordinator is loaded.
+
+        Do nothing if the client has disconnected meanwhile.
+        """
         if self._asker is None or not self._asker.is_over:
             self.handle(may_wait=False)
 

@@ -93,7 +93,10 @@ def operation(name: str, failed: Failed, arguments: Any) -> Callable[[HandlePart
 
 
 def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]], on_done: OnAnswers) -> None:
-    """Handle all parts (topic, partition index, arguments) at their owners. `on_done` gets the answers in order."""
+    """Run the operation `name` on all parts (topic, partition index, arguments) at their owners.
+
+    `on_done` gets the answers in the order of the parts.
+    """
     OwnersRequest(services, _PartitionParts(services, name), parts, on_done).start()
 
 
@@ -104,9 +107,10 @@ def gather_allowed(
     right: Operation | None,
     on_done: OnAnswers,
 ) -> None:
-    """Handle all parts for a client. Parts of topics without the `right` get the API's error row instead.
+    """Run the operation `name` on all parts for a client.
 
-    right: the operation that the client must be allowed on the topic. None: everyone may.
+    right: the ACL operation that the client needs on a part's topic; None: every client may. Parts of topics without
+    this right get the API's error row. `on_done` gets the answers in the order of the parts.
     """
     hidden = () if right is None else denied_topics(context, right, dict.fromkeys(part[0] for part in parts))
 
@@ -126,9 +130,13 @@ def answer_by_topic(
     *,
     label: str = "name",
 ) -> None:
-    """Handle [(topic, [(partition index, arguments)...])...] and send the response in the shape that most APIs have.
+    """Run an operation on partitions at their owners, and respond with the result rows by topic.
 
-    label: the field of a topic's row that has the topic's name.
+    name: the operation, which an API has registered with `operation`. topics: (topic, [(partition index, arguments of
+    the operation)...]) of each topic. right: the ACL operation that the client needs on each topic; None: every client
+    may. label: the field of a topic's row that has the topic's name.
+
+    The response is {"topics": [{label: name, "partitions": [row...]}...]}.
     """
     parts = [(topic, index, arguments) for topic, rows in topics for index, arguments in rows]
 

@@ -63,7 +63,10 @@ class PartOperation(Protocol[P_contra, A_co]):
     def handle(
         self, part: P_contra, on_answer: Callable[[A_co | None], None], request: OwnersRequest[Any, Any]
     ) -> None:
-        """Handle a part of ours, now or later. Answer None if it has another owner by then."""
+        """Run the operation on a part of this Handler, now or later, and call `on_answer`.
+
+        The answer None means that the part has another owner by then.
+        """
 
     def send(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
         """Call another owner for its parts. It replies with Answers, in the order of the parts."""
@@ -93,7 +96,10 @@ class OwnersRequest(Generic[P, A]):
         self.is_over = False  # True after the client has disconnected. Further answers are discarded.
 
     def start(self) -> None:
-        """Handle our parts and call the other owners. `on_done` may be called before this returns."""
+        """Run the parts of this Handler and call the owners of the others.
+
+        `on_done` may be called before this returns.
+        """
         if self._parts:
             self._route(range(len(self._parts)))
         else:

@@ -425,7 +425,10 @@ class ConnectionTable:
             self.close(connection, "idle for connections.max.idle.ms")
 
     def close_listener(self, listener: int) -> int:
-        """Close every connection of a removed listener, now or when it migrates here; return how many were here."""
+        """Close all connections of a removed listener. Return how many were at this Processor.
+
+        A connection of the listener that migrates here later is closed when it arrives.
+        """
         self._closed_listeners.add(listener)
         those = [each for each in self.by_fd.values() if each.origin.listener == listener]
         for connection in those:

@@ -34,9 +34,9 @@ def frame_length(data: Bytes, at: int = 0) -> int:
 def find_frames(
     data: Bytes, start: int, end: int, *, count_max: int, length_max: int
 ) -> tuple[int, int, bool]:
-    """Find the whole frames in data[start:end], up to `count_max` of them.
+    """Find the whole frames in data[start:end], up to `count_max` frames.
 
-    Returns (the position behind the last of them, how many they are, False if an invalid length stands there).
+    Return (position behind the last frame, number of frames, False if an invalid length follows at this position).
     """
     count = 0
     while end - start >= LENGTH_BYTES and count < count_max:

@@ -140,7 +140,10 @@ class ConnectionMigration:
         return True
 
     def on_readable(self, fd: int) -> bool:
-        """Handle the messages of another Processor. Return False if the descriptor is not that of a socket pair."""
+        """Read the messages of another Processor about migrations.
+
+        Return False if the descriptor is not such a socket pair.
+        """
         channel = self.channels.get(fd)
         if channel is None:
             return False
@@ -262,7 +265,10 @@ class ConnectionMigration:
             self._ready[connection] = None
 
     def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
-        """Handle a Handler's list of the requests whose answers it keeps. The other requests are answered here."""
+        """Record the requests whose answers the Handler keeps for the target Processor.
+
+        This one sends all other answers.
+        """
         state = connection.migration
         if state is not None and state.keep(attempt, sequences):
             self.advance(connection)
@@ -352,7 +358,10 @@ class ConnectionMigration:
     # -- messages of other Processors --------------------------------------------------------------------------
 
     def _read(self, channel: MigrationChannel) -> bool:
-        """Handle the messages of another Processor about migrations. Return False if that Processor has ended."""
+        """Read another Processor's messages: adopt given connections, release taken ones and take refused ones back.
+
+        Return False if that Processor has ended.
+        """
         while True:
             try:
                 message = channel.receive()

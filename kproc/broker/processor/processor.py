@@ -194,7 +194,10 @@ class Processor(Role):
         self._assignment.attach(link)
 
     def detach(self, peer: AgentId) -> None:
-        """Handle the end of a Handler, or of a Processor: then take back connections that it did not acknowledge."""
+        """Release all that belongs to a Handler or Processor that has ended.
+
+        Connections whose migration an ended Processor did not acknowledge stay here.
+        """
         if not self.migration.detach(peer):
             self._assignment.detach(peer)
 
@@ -288,7 +291,10 @@ class Processor(Role):
         return work
 
     def _on_events(self, events: list[tuple[int, int]]) -> int:
-        """Handle all events except those of connections that are only readable, which `read_ready` has handled."""
+        """Send, read or close for each event of the poll.
+
+        Connections that are only readable are handled before, by `read_ready`. Return the amount of work.
+        """
         work = 0
         others: list[int] = []
         for fd, mask in events:
@@ -316,7 +322,10 @@ class Processor(Role):
         return work
 
     def _on_other_event(self, fd: int) -> int:
-        """Handle an event of an Acceptor, of another Processor, or of the descriptor given to `watch`."""
+        """Read from an Acceptor or another Processor, or note that the descriptor given to `watch` is readable.
+
+        Return the amount of work.
+        """
         if fd in self.handoffs.by_fd:
             return self.handoffs.receive(fd)
         if self.migration.on_readable(fd):

@@ -340,7 +340,7 @@ class ResponseWriter:
             self._table.update_interest(connection)
 
     def _handle_notice(self, kind: int, view: memoryview) -> None:
-        """Handle a Handler's record about a connection that is not an answer, such as MOVED, BLOCK_FREE or THROTTLE."""
+        """Act on a Handler's record that is not an answer, such as MOVED, BLOCK_FREE or THROTTLE."""
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
         connection = self._table.by_id.get(connection_id)
         if kind == MOVED:

@@ -150,10 +150,11 @@ class SlowFrameReaper:
                 )
 
     def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
-        """Close unfinished frames of the address that holds most memory, if the address of `waiting` holds less.
+        """Close connections whose unfinished frames hold memory, to free `needed` bytes for the frame of `waiting`.
 
-        Stops when `needed` bytes are free, or after _VICTIMS_MAX frames. Returns False if no frame was closed: the
-        other address would then hold less than the address of `waiting`.
+        Closes only connections of the address that holds the most memory, and only while this address keeps at least as
+        much as the address of `waiting` then has. Stops when `needed` bytes are free, or after _VICTIMS_MAX
+        connections. Returns False if it closed none.
         """
         shares = memory.shares
         share, largest = shares.share_of(waiting), shares.largest_share()

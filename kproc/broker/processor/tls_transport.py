@@ -217,7 +217,7 @@ class TlsTransport:
             self._share.handshakes.wait_for_turn(self)
 
     def has_left(self) -> bool:
-        """Return True if the client has closed the connection, or its half of it. It cannot finish a handshake."""
+        """Return True if the client has closed the connection or its sending half. Its handshake cannot finish then."""
         poller = select.poll()
         # POLLRDHUP reports a client that has closed its sending side, even while bytes before the close are unread.
         # recv() would show the end only behind them.

@@ -207,7 +207,11 @@ class RecordRouter:
         target: ProduceTarget,
         version: int,
     ) -> OwnedPartition | None:
-        """Queue records for a partition of this Handler. Return None if they were rejected or wait for their log."""
+        """Queue records for a partition of this Handler, and return the open partition.
+
+        Return None if nothing was queued: the records were rejected, and `target` has the error, or they wait until the
+        partition's log is transferred to this Handler or opened.
+        """
         if records is None or len(records) == 0:
             target.decide(failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
             return None

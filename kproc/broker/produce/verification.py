@@ -304,7 +304,10 @@ class TransactionalProduce:
             on_code(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _on_code(self, parked: list[_ParkedBatches], code: int) -> None:
-        """Handle the coordinator's code: append or reject the batches that are still parked."""
+        """Append the batches that are still parked, or reject them if their transaction was not confirmed.
+
+        code: the coordinator's error code, NONE for a confirmation.
+        """
         if code == ErrorCode.TRANSACTION_ABORTABLE and len(parked) > 1:
             # Some partitions are missing from the transaction, but the one code does not say which. Verify each alone.
             for each in parked:

@@ -57,7 +57,7 @@ class ChangeLine:
         self._left = _TEXT_MAX
 
     def add(self, described: Described) -> None:
-        """Add the items that the request, or one slice of it, has changed."""
+        """Add the items that one request, or one slice of a divided request, has changed."""
         self._did = described.did
         for item in described.items:
             self._count += 1

@@ -231,7 +231,7 @@ class ClientRates:
         return told
 
     def handle_charges(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
-        """Handle the message of another Handler with its charges."""
+        """Add the charges that another Handler has sent, and reply without content."""
         self.add_charges(body.told)
         on_reply(Reply())
 

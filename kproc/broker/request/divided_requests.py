@@ -66,7 +66,10 @@ class DividedRequests:
         return len(self.jobs)
 
     def add(self, request: HandlerRequest, api: Api, decoded: DecodedBySteps, size_bytes: int) -> None:
-        """Handle a request in later duty cycles."""
+        """Divide a request into slices, which later duty cycles handle.
+
+        decoded: the request's fields, decoded in steps. size_bytes: the size of its frame.
+        """
         self.newest = DividedRequest(request, api, size_bytes, decoded=decoded)
         self._add(self.newest)
 

@@ -80,7 +80,11 @@ class Slice(NamedTuple):
 
 
 def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
-    """Yield requests with at most `where.size` rows each, in the order of the rows. At least one, even without rows."""
+    """Divide a request into slices of at most `where.size` rows, in the order of the rows.
+
+    Yields at least one slice, even if the request has no rows. Rows whose unique key occurs more than once come last,
+    in one slice together.
+    """
     duplicates: list[Fields] = []
     if where.unique is not None:
         fields, duplicates = _without_duplicates(fields, where.request[0], where.unique)

@@ -106,7 +106,10 @@ class Listing:
             self.add_page(page, is_last=is_last)
 
     def collect(self, items: Items) -> None:
-        """Set the items that this Handler lists. Each step collects one page of them."""
+        """Set the generator of the items that this Handler lists.
+
+        Each step of the listing collects one page of items.
+        """
         self._items = items
 
     def add_page(self, items: list[Any], *, is_last: bool) -> None:

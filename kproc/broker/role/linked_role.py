@@ -73,7 +73,7 @@ class LinkedRole(Role):
             self._lost(peer, lost)
 
     def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
-        """Handle the loss of a peer with unanswered calls of the operations `ops`."""
+        """React to the loss of a peer. `ops` names its calls without a reply. By default nothing is done."""
 
     def _drain_replies(self, peer: LinkedPeer) -> None:
         """Read the replies that a peer sent before it died, because calls that it executed must not fail as lost."""

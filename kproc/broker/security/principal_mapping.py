@@ -67,7 +67,7 @@ class PrincipalMapper:
 
 
 def problem_with(rules: str) -> str | None:
-    """Return an error for invalid rules, or None."""
+    """Return an error for invalid mapping rules, or None if the rules are valid."""
     try:
         PrincipalMapper(rules)
     except ValueError as error:

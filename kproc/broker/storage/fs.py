@@ -242,7 +242,7 @@ class OsFs:
         _set_number(descriptor, _ABORTED, checksum)
 
     def read_aborted_mark(self, descriptor: int) -> int | None:
-        """Return the checksum that write_aborted_mark() last recorded for a file, or None."""
+        """Return the checksum that write_aborted_mark() last recorded for a file, or None without a mark."""
         return _get_number(descriptor, _ABORTED)
 
     def write_newest_mark(self, descriptor: int, base_offset: int) -> None:
@@ -254,7 +254,7 @@ class OsFs:
         _set_number(descriptor, _NEWEST, base_offset)
 
     def read_newest_mark(self, descriptor: int) -> int | None:
-        """Return the base offset that write_newest_mark() last recorded for a directory, or None."""
+        """Return the base offset that write_newest_mark() last recorded for a directory, or None without a mark."""
         return _get_number(descriptor, _NEWEST)
 
     def facts(self, descriptor: int) -> os.stat_result:

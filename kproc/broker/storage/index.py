@@ -82,7 +82,7 @@ class _SortedFile:
         return low, high
 
     def _floor(self, target: int, *, column: int) -> int:
-        """Return the number of the last entry whose column is <= target, or -1."""
+        """Return the number of the last entry whose column is <= target, or -1 if all entries are above the target."""
         low, high = self._narrow(target, column=column)
         if low == high:
             return low - 1
@@ -203,31 +203,41 @@ class OffsetIndex(_SortedFile):
         self._append(b"".join([OFFSET_ENTRY.pack(offset - base, position) for offset, position in pairs]))
 
     def lookup(self, offset: int) -> int:
-        """Return the position of the last index entry at or before an offset, or 0.
+        """Return the position of the last index entry at or before an offset.
 
-        The batch that contains the offset is at this position or behind it.
+        Return 0, the beginning of the segment, if no entry is that early. The batch that contains the offset is at the
+        returned position or behind it.
         """
         return self.around(offset + 1)[0]
 
     def lookup_earlier(self, offset: int, entries: int) -> int:
-        """Return the position of the entry that is `entries` before the one of `lookup`, or 0."""
+        """Return the position of the entry that is `entries` before the one that `lookup` finds for `offset`.
+
+        Return 0, the beginning of the segment, if there is no such entry.
+        """
         number = self._floor(offset - self.base_offset, column=0) - entries
         return 0 if number < 0 else self._entry(number)[1]
 
     def offset_at(self, position: int) -> int | None:
-        """Return the last offset of the first indexed batch that begins at or behind `position`, or None."""
+        """Return the last offset of the first indexed batch that begins at or behind `position`.
+
+        Return None if no indexed batch begins there.
+        """
         number = self._floor(position - 1, column=1) + 1
         return self.base_offset + self._entry(number)[0] if number < self.count else None
 
     def last(self) -> tuple[int, int] | None:
-        """Return the last (offset, position), or None."""
+        """Return (offset, position) of the last entry, or None if the index is empty."""
         if not self.count:
             return None
         relative, position = self._entry(self.count - 1)
         return self.base_offset + relative, position
 
     def floor(self, offset: int) -> tuple[int, int, int] | None:
-        """Return (entry number, offset, position) of the last entry at or before an offset, or None."""
+        """Return (entry number, offset, position) of the last entry at or before an offset.
+
+        Return None if all entries are behind the offset.
+        """
         number = self._floor(offset - self.base_offset, column=0)
         if number < 0:
             return None
@@ -280,7 +290,7 @@ class TimeIndex(_SortedFile):
         return found, self.base_offset + relative
 
     def last(self) -> tuple[int, int] | None:
-        """Return the last (timestamp, offset), or None."""
+        """Return (timestamp, offset) of the last entry, or None if the index is empty."""
         if not self.count:
             return None
         timestamp, relative = self._entry(self.count - 1)

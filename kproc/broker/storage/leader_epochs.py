@@ -90,6 +90,6 @@ class LeaderEpochs:
         return (self._epochs[after - 1] if after else epoch), self._starts[after]
 
     def epoch_of(self, offset: int) -> int:
-        """Return the epoch that wrote the record at `offset`, or -1."""
+        """Return the epoch that wrote the record at `offset`, or -1 if the offset is before the first known epoch."""
         number = bisect_right(self._starts, offset) - 1
         return self._epochs[number] if number >= 0 else NO_EPOCH

@@ -175,7 +175,10 @@ class LogDurability:
             state.fs.close(descriptor)
 
     def sync(self) -> None:
-        """Sync all files now. Blocks. If it fails, takes the log offline and raises StorageFailure."""
+        """Sync all files now, and block until that is done.
+
+        After a failure take the log offline and raise StorageFailure.
+        """
         self.sync_most()
         self.sync_now(self.sync_point())
 

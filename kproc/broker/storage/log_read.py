@@ -233,7 +233,7 @@ class LogReader:
         return state.epochs.find_end_offset(epoch, log_end=state.end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch that wrote the record at `offset`, or -1."""
+        """Return the leader epoch that wrote the record at `offset`, or -1 if it is before the first known epoch."""
         state = self._state
         return state.leader_epoch if offset >= state.end_offset else state.epochs.epoch_of(offset)
 

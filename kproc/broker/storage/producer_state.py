@@ -112,7 +112,7 @@ class ProducerTable:
         return len(self.by_id)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Return a producer's entry, or None."""
+        """Return a producer's entry, or None if the partition has no state of this producer."""
         return self.by_id.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
@@ -374,7 +374,7 @@ class ProducerTable:
 
 
 def _duplicate(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> BatchMark | None:
-    """Return the mark of a remembered batch with these sequences, or None."""
+    """Return the mark of a remembered batch with exactly these sequences, or None if there is no such batch."""
     # KIP-98: sequences wrap from 2^31 - 1 to 0, so the difference is taken modulo 2^31.
     delta = (last_sequence - first_sequence) & SEQUENCE_MAX
     for mark in entry.batches:

@@ -61,7 +61,7 @@ def headers_before(segment: LogSegment, offset: int, entries: int) -> Iterator[H
 
 
 def headers_from(segment: LogSegment, position: int) -> Iterator[Header]:
-    """Yield the headers of the batches from the position of one of them on."""
+    """Yield the headers of the batches from `position` on, where a batch must begin."""
     return (header for _, header in _walk_from(segment, position))
 
 

@@ -214,7 +214,7 @@ class SegmentList:
         return count
 
     def next_due_ms(self) -> int | None:
-        """Return the monotonic time in ms at which unlink_due() has work again, or None."""
+        """Return the monotonic time in ms at which unlink_due() has work again, or None if no file waits."""
         return self._doomed[0].due_ms if self._doomed else None
 
     def doomed(self) -> list[Doomed]:

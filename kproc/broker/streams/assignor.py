@@ -245,7 +245,10 @@ class _Plan:
         self.quota.count(size)
 
     def _least_loaded_with_state(self, task: Task, *, is_standby: bool = False) -> str | None:
-        """Return the member that has the task's state and the smallest load, or None."""
+        """Return the member with the smallest load among those that have the task's state.
+
+        Return None if no member has the state, or for a standby if all their processes have the task already.
+        """
         found: str | None = None
         load, size = 0.0, 0
         for member_id in self._with_state.get(task, ()):

@@ -387,7 +387,7 @@ class StreamsGroup:
             self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time in ms at which `tick` must be called at the latest, or None."""
+        """Return the time in ms at which `tick` must be called at the latest, or None if nothing has a deadline."""
         return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:

@@ -89,7 +89,7 @@ class StreamsGroups:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, request: StreamsHeartbeat) -> StreamsHeartbeatResult:
-        """Handle a StreamsGroupHeartbeat."""
+        """Handle a StreamsGroupHeartbeat. Return the member's tasks or an error, and never raise KafkaError."""
         try:
             return self._group_of(group_id, request).heartbeat(request, self._timing.now_ms())
         except KafkaError as error:

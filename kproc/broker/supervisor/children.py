@@ -259,7 +259,10 @@ class Children:
     # -- hearing -----------------------------------------------------------------------------------------------
 
     def on_event(self, fd: int) -> None:
-        """Handle a readable descriptor of the epoll; ignore it if it is not a child's."""
+        """Read the messages of a child, or reap it if its pidfd is readable.
+
+        Ignore a descriptor of a child that was reaped.
+        """
         role = self._by_fd.get(fd)
         if role is None:
             # An earlier event of the same poll has reaped this child and removed its descriptors.
@@ -361,7 +364,7 @@ class Children:
         )
 
     def _drain_control(self, role: ManagedRole, child: Child) -> None:
-        """Handle the messages that a child sent before it ended."""
+        """Read and handle the messages that a child sent before it ended."""
         try:
             while (message := child.receive()) is not None:
                 self._on_message(role, message)

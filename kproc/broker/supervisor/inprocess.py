@@ -338,7 +338,10 @@ class InProcessBroker:
         return None
 
     def _is_to_stop(self, fd: int) -> bool:
-        """Handle a readable descriptor of the main thread. Return True if the broker must stop."""
+        """Act on a readable descriptor: a signal, the end of kproc.exit.with.pid, or queued snapshot requests.
+
+        Return True if the broker must stop.
+        """
         if fd == self._signals.fd:
             number = self._signals.read()
             if number == signal.SIGHUP and not self.ends_at_hangup:

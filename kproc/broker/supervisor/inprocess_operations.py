@@ -53,7 +53,11 @@ class InProcessOperations:
         self._wake_main = wake_main
 
     def handle(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Handle a request of the controller. `on_reply` is called in the controller's thread."""
+        """Carry out a request of the controller, now or in the main thread.
+
+        `on_reply` is called in the controller's thread. Requests that start, stop or balance processes get an error,
+        because this transport has no processes.
+        """
         if what == LOG_LEVELS:
             set_levels(body["levels"])
             on_reply({})

@@ -135,9 +135,11 @@ class ListenerSet:
     def _open(
         self, end_point: EndPoint
     ) -> Generator[Callable[[], bool], None, tuple[ListenerEndpoint, socket.socket]]:
-        """Bind and open a listener. The controller resolves its host name, because the supervisor must never block.
+        """Bind and open a listener. Return its endpoint and its socket.
 
-        Raises FatalError if the name cannot be resolved or the address cannot be bound.
+        The supervisor must never block, so the controller resolves the host name. Each yielded function returns True
+        when the generator can continue. Raises FatalError if the name cannot be resolved or the address cannot be
+        bound.
         """
         found: list[str] = []
         if needs_look_up(end_point, self._config):
@@ -149,7 +151,10 @@ class ListenerSet:
         return opened
 
     def _resolve_host(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
-        """Let the controller resolve a host name. Repeat the request if the controller dies before it replies."""
+        """Let the controller resolve a host name, and return the addresses. Repeat it if the controller dies.
+
+        Each yielded function returns True when the generator can continue.
+        """
         controller = self._children.table[CONTROLLER]
         while True:
             replies: list[dict[str, Any]] = []

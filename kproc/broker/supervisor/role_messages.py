@@ -165,7 +165,10 @@ class RoleMessages:
 
 
 def handle_processor_request(processor: Processor, what: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Handle a request to a Processor and return the reply."""
+    """Carry out the request `what` of the supervisor: describe, close or move connections, or change listeners.
+
+    Return the reply.
+    """
     if what == "clients":
         return {"clients": processor.describe_connections()}
     if what == "kill_client":

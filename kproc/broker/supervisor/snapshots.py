@@ -71,7 +71,12 @@ class Snapshots:
         self._path = data / SNAPSHOTS_DIRECTORY
 
     def handle(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Handle a request: {"do": "snapshot", "restore" or "delete-snapshot", "snapshot": name or None}."""
+        """Run the operation `body["do"]` and call `on_reply` with its result, or with {"error": one line}.
+
+        "snapshot" creates a snapshot; the reply is {"snapshot": its name}. "restore" prepares the return to the
+        snapshot body["snapshot"], or to the empty state for None, replies {} and ends the roles. "delete-snapshot"
+        deletes the snapshot body["snapshot"] and replies {}.
+        """
         name = body["snapshot"]
         reply: Reply = {}
         try:

@@ -314,7 +314,7 @@ class TransactionCoordinator:
         entry.appended = target
 
     def _resume(self, name: str) -> None:
-        """Handle the AddPartitionsToTxn requests that waited for the end of the last transaction, in order."""
+        """Repeat the AddPartitionsToTxn requests that waited for the end of a transaction of `name`, in order."""
         for add in self._waiting.pop(name, ()):
             self._add(name, add)
 

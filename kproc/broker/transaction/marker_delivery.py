@@ -125,7 +125,11 @@ class MarkerDelivery:
             self._send_markers(parts, self._log.guarded(partial(self._on_result, entries, keys)))
 
     def _on_result(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
-        """Handle the result `code` of one marker: `entries[at]` is its transactional id, `keys[at]` its partition."""
+        """Mark one partition as done, retry its marker later, or give up if it is fenced.
+
+        entries, keys: the transactional ids and the partitions of the call's markers. code: the result of the marker
+        `at`.
+        """
         entry, key = entries[at], keys[at]
         # The partition of this coordinator has another owner, which has loaded the decision and sends the
         # markers itself.

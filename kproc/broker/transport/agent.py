@@ -77,7 +77,10 @@ class Wakeable(Protocol):
 
 
 class BlockOwner(Protocol):
-    """The memory from which an agent allocates blocks for large frames: its arena, or LoginBlocks."""
+    """The memory from which an agent allocates blocks for large frames.
+
+    It is the arena of a Processor, or for clients that have not logged in its LoginBlocks (processor/frame_memory.py).
+    """
 
     capacity: int
     lent_bytes: int

@@ -32,7 +32,7 @@ class ForeignCache(RuntimeError):
 
 
 def compiler() -> str | None:
-    """Return the path of a C compiler, or None."""
+    """Return the path of a C compiler, or None if PATH has none."""
     return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
 
 

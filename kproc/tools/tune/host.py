@@ -52,7 +52,7 @@ class Host:
             return None
 
     def number(self, path: str) -> int | None:
-        """Return the number in a file, or None."""
+        """Return the number in a file, or None if the file cannot be read or holds no number."""
         text = self.text(path)
         try:
             return int(text) if text is not None else None

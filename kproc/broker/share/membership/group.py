@@ -357,7 +357,7 @@ class ShareGroup:
         self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time in ms at which `tick` must be called at the latest, or None."""
+        """Return the time in ms at which `tick` must be called at the latest, or None if nothing has a deadline."""
         return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:

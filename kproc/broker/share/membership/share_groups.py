@@ -114,7 +114,10 @@ class ShareGroups:
     # -- members -----------------------------------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResult:
-        """Handle a ShareGroupHeartbeat."""
+        """Handle a ShareGroupHeartbeat. Return the member's assignment or an error, and never raise KafkaError.
+
+        Also initializes the states of share partitions that the group has got by it.
+        """
         try:
             group = self._group_of(group_id, request)
             result = group.heartbeat(request, self._timing.now_ms())

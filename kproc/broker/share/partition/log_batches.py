@@ -26,7 +26,7 @@ _KINDS: Final = TRANSACTIONAL | CONTROL
 
 
 class _Batch(NamedTuple):
-    """A batch of the log, and the bytes of a file that it is in."""
+    """The first and the last offset of a batch, and the range of a segment file with the bytes of this batch alone."""
 
     first: int
     last: int

@@ -45,7 +45,10 @@ class ShareHolder(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AcknowledgeBatch(msgspec.Struct, array_like=True):
-    """Acknowledgements of the offsets `first` to `last`. `types` has one type for all of them, or one for each."""
+    """Acknowledgements of the offsets `first` to `last`.
+
+    `types` has one type for all offsets, or one for each offset.
+    """
 
     first: int
     last: int

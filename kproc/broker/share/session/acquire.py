@@ -265,7 +265,7 @@ class Acquisition(DelayedOperation):
             call_owner(services, owner, SHARE_WATCH, body, partial(self._on_watch_ended, owner, watch))
 
     def _on_watch_ended(self, owner: int, watch: Watch, reply: WatchEnded | Lost) -> None:
-        """Acquire again from an owner that may have records now, or from its successor if it has died."""
+        """Acquire records again from the owner whose watch ended, or from its successor if the owner has died."""
         # A late reply to a watch that was cancelled or replaced. Another watch of this owner may be open.
         if self._watches.get(owner) != watch or self.is_completed:
             return
