@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from kproc.common.clock import NS_PER_S
+
 _LINES_PER_SECOND: Final = 10
-_SECOND_NS: Final = 1_000_000_000
 
 
 class LogRate:
@@ -40,7 +41,7 @@ class LogRate:
 
         Called by the role's tick, too.
         """
-        if now_ns - self._since_ns < _SECOND_NS:
+        if now_ns - self._since_ns < NS_PER_S:
             return
         if self._lines > self._lines_max:
             self._logger.warning(self._more, self._lines - self._lines_max)

@@ -30,7 +30,7 @@ from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.role import Role
 from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.deadlines import Deadlines
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Acceptor(Role):
 
     def next_deadline_ms(self) -> int:
         now_ns = self._clock.now_ns()
-        return max(0, min((self._next_timer_ns(now_ns) - now_ns) // 1_000_000 + 1, _IDLE_MS))
+        return max(0, min((self._next_timer_ns(now_ns) - now_ns) // NS_PER_MS + 1, _IDLE_MS))
 
     def _next_timer_ns(self, now_ns: int) -> int:
         """Return the time (monotonic ns) of the next event that no descriptor reports, such as the end of a pause."""
@@ -213,7 +213,7 @@ class Acceptor(Role):
         work = self._queue.hand_off_waiting(now_ns)
         self._update_watch(now_ns)
         timeout_ns = min(
-            min(timeout_ms, self.sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
+            min(timeout_ms, self.sleep_ms_max) * NS_PER_MS, max(self._next_timer_ns(now_ns) - now_ns, 0)
         )
         events = self._doze.wait(self._poll, timeout_ns / 1e9, _has_no_input, now_ns)
         now_ns = self._clock.now_ns()

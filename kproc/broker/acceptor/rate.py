@@ -8,9 +8,7 @@ rate. Sans-IO: every method is told the time.
 
 from __future__ import annotations
 
-from typing import Final
-
-_NS: Final = 1_000_000_000
+from kproc.common.clock import NS_PER_MS, NS_PER_S
 
 
 class WindowedRate:
@@ -42,7 +40,7 @@ class WindowedRate:
     def per_second(self, now_ns: int) -> float:
         """Return the rate over the window that ends now."""
         window_ns = self.window_ns(now_ns)  # First, because it drops old samples.
-        return sum(self._sums) * _NS / window_ns
+        return sum(self._sums) * NS_PER_S / window_ns
 
     def window_ns(self, now_ns: int) -> int:
         """Return the time over which the rate is computed, in ns. Drop samples that are too old."""
@@ -55,7 +53,7 @@ class WindowedRate:
         # As in Kafka's Rate.windowSize, samples that do not exist yet count as full ones. Otherwise the first event of
         # a new sensor would be a very high rate.
         missing = count - 1 - elapsed_ns // length_ns
-        return max(elapsed_ns + max(missing, 0) * length_ns, 1_000_000)
+        return max(elapsed_ns + max(missing, 0) * length_ns, NS_PER_MS)
 
     def throttle_ns(self, limit: float, now_ns: int) -> int:
         """Return the ns until the rate is back at `limit` without further events; 0 if it is not above the limit.
@@ -63,7 +61,7 @@ class WindowedRate:
         With a limit of 0 the rate never comes back. The result is then the whole window, which callers cap.
         """
         window_ns = self.window_ns(now_ns)
-        excess = sum(self._sums) * _NS / window_ns - limit
+        excess = sum(self._sums) * NS_PER_S / window_ns - limit
         if excess <= 0:
             return 0
         return round(excess / limit * window_ns) if limit > 0 else len(self._sums) * self._length_ns
@@ -92,7 +90,7 @@ class PacedRate(WindowedRate):
         wait_ns = self.throttle_ns(limit, now_ns)
         due_ns = now_ns
         if wait_ns or now_ns < self._pressed_until_ns:
-            spacing_ns = round(_NS / (limit * share)) if limit > 0 else wait_max_ns
+            spacing_ns = round(NS_PER_S / (limit * share)) if limit > 0 else wait_max_ns
             # A caller that was late because the host was busy may catch up on one sample's worth.
             due_ns = max(self._granted_ns + spacing_ns, now_ns - self._length_ns)
             wait_ns = min(max(wait_ns, due_ns - now_ns), wait_max_ns)

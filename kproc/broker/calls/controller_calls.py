@@ -92,8 +92,6 @@ LEADER_EPOCHS: Final[Call[LeaderEpochsRequest, RaisedLeaderEpochs]] = Call(
 SET_LOG_LEVELS: Final[Call[LogLevels, Outcome]] = Call("set_log_levels", LogLevels, Outcome)
 OWN: Final[Call[OwnRequest, OwnAnswer]] = Call("own", OwnRequest, OwnAnswer)
 
-OnChanged = Callable[[Changed | Lost], None]
-
 
 # A function that calls the controller: (call, body, on_reply).
 AskController = Callable[[Call[Any, Any], Any, Callable[[Any], None]], None]

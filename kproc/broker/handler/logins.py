@@ -27,7 +27,7 @@ from kproc.broker.security.sasl.login import CompletedLogin, Login, Refused, Sas
 from kproc.broker.security.sasl.mechanism import KeysAwaited
 from kproc.broker.security.sasl.scram import FoundCredential, ScramKind
 from kproc.broker.security.session import ENDS_NS_MAX, Session
-from kproc.common.clock import NS_PER_S
+from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, ProtocolError
 from kproc.common.log_rate import LogRate
 from kproc.wire import codec
@@ -228,7 +228,7 @@ class Logins:
         self._show(request, login, done.principal, ErrorCode.NONE)
         ends_ns = 0
         if done.lifetime_ms is not None:
-            ends_ns = min(self._services.clock.now_ns() + done.lifetime_ms * 1_000_000, ENDS_NS_MAX)
+            ends_ns = min(self._services.clock.now_ns() + done.lifetime_ms * NS_PER_MS, ENDS_NS_MAX)
         request.authenticated(Session(done.principal, login.mechanism, ends_ns))
 
     # -- re-authentication (KIP-368) ---------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Logins:
         )
         self._log(request, login, refused.why)
         self._show(request, login, None, refused.code or ErrorCode.SASL_AUTHENTICATION_FAILED)
-        delay_ns = self._services.config.connection_failed_authentication_delay_ms * 1_000_000
+        delay_ns = self._services.config.connection_failed_authentication_delay_ms * NS_PER_MS
         frame = self._error_frame(request, refused)
         close = request.close if frame is None else lambda: request.close_after(frame)
         if delay_ns:

@@ -29,6 +29,7 @@ from kproc.broker.config.dynamic import split_listener_key
 from kproc.broker.request.dispatch import after_header_tags
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.role.listeners import ListenerEndpoint
+from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ProtocolError
 from kproc.common.printable import printable_json
 from kproc.common.regular_file import open_regular
@@ -55,7 +56,6 @@ _ALTER_USERS: Final = int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
 _TOPIC, _BROKER = 2, 4
 _SECRETS: Final = ("password", "secret", "sasl.jaas.config", "ssl.keystore.key", "ssl.keystore.certificate.chain",
                    "ssl.truststore.certificates")  # fmt: skip
-_NS_PER_MS: Final = 1_000_000
 
 
 class RequestLog:
@@ -86,7 +86,7 @@ class RequestLog:
         It is written at the end of the duty cycle.
         """
         total_ns = self.now_ns() - request.begun_ns
-        if total_ns < self._slow_ms * _NS_PER_MS:
+        if total_ns < self._slow_ms * NS_PER_MS:
             return
         line = {
             "timeMs": self._wall_ms(),
@@ -103,7 +103,7 @@ class RequestLog:
             "responseBytes": response_bytes,
             "connection": str(request.connection_id),
             "clientAddress": request.client_address,
-            "totalTimeMs": total_ns / _NS_PER_MS,
+            "totalTimeMs": total_ns / NS_PER_MS,
             "throttleTimeMs": request.throttle_ms,
             "securityProtocol": request.endpoint.protocol,
             "principal": str(request.principal),

@@ -26,6 +26,7 @@ from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import HANDLER, slab_row
 from kproc.broker.transaction.state import STORED
 from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import NS_PER_MS
 from kproc.common.sessions import start_ticks, stat_fields
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -105,7 +106,7 @@ class Status:
             "transport": plan.config.kproc_transport,
             "flush": plan.config.kproc_flush,
             "authorizer": plan.config.authorizer_class_name or None,
-            "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
+            "uptime_ms": (plan.clock.now_ns() - self._started_ns) // NS_PER_MS,
             "listeners": self.listeners,
             "control": plan.control.bound if plan.control is not None else None,
             "metrics": plan.metrics.bound if plan.metrics is not None else None,
@@ -187,7 +188,7 @@ class Status:
             "queue_depth": counts["requests_inflight"] + counts["overflow"],
             "parked": counts["parked"],
             # The role can have stored its heartbeat after we read the clock.
-            "heartbeat_age_ms": max(0, now_ns - heartbeat_ns) // 1_000_000 if heartbeat_ns else None,
+            "heartbeat_age_ms": max(0, now_ns - heartbeat_ns) // NS_PER_MS if heartbeat_ns else None,
             "counters": counts,
         }
 

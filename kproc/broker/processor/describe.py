@@ -13,6 +13,7 @@ from typing import Any, Final
 from kproc.broker.processor.connection import Connection
 from kproc.broker.role.handoff import address_text
 from kproc.common.bounded import shared_text, short_name
+from kproc.common.clock import NS_PER_MS
 from kproc.wire.header import REQUEST_HEADER
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def describe(connection: Connection, processor: int, now_ns: int, moved_ns: int)
         "software_name": software_name,
         "software_version": software_version,
         "accepted_ms": origin.accepted_ms,
-        "idle_ms": max(0, now_ns - connection.last_active_ns) // 1_000_000,
+        "idle_ms": max(0, now_ns - connection.last_active_ns) // NS_PER_MS,
         "requests": connection.next_sequence,
         "inflight": connection.inflight,
         "state": connection.mute_state().value,
@@ -82,7 +83,7 @@ def _throttled_ms(connection: Connection, moved_ns: int) -> dict[str, int]:
     for quota, duration_ns in reversed((connection.throttled_ns or {}).items()):
         passed_ns = max(0, duration_ns - left_ns)
         left_ns -= duration_ns - passed_ns
-        found[quota] = passed_ns // 1_000_000
+        found[quota] = passed_ns // NS_PER_MS
     return found
 
 

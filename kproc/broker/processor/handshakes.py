@@ -41,7 +41,7 @@ from kproc.broker.security.certificate import MalformedCertificate, facts_of
 from kproc.broker.security.principal import USER, Principal
 from kproc.broker.security.principal_mapping import NoMatchingRule
 from kproc.broker.security.session import Session
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.deadlines import Deadlines
 from kproc.common.log_rate import LogRate
 
@@ -90,7 +90,7 @@ class Handshakes:
         self._table = table
         self._state = state
         self._clock = clock
-        self._timeout_ns = timeout_ms * 1_000_000
+        self._timeout_ns = timeout_ms * NS_PER_MS
         self._begun_max = begun_max
         # Deadlines by descriptor, the oldest first. Clients that wait for their turn have none.
         self._open: dict[int, int] = {}

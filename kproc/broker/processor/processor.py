@@ -58,7 +58,7 @@ from kproc.broker.role.handoff import NO_ADDRESS
 from kproc.broker.role.role import Role
 from kproc.broker.transport.agent import STORE_MS, AgentId, BlockOwner, Link
 from kproc.broker.transport.envelope import FLAG_PROBE
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 
 if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
@@ -142,7 +142,7 @@ class Processor(Role):
         )
         self._assignment = HandlerAssignment(table, handlers, blocks=blocks, migration=migration, timed=timed)
         self._slow_frames = SlowFrameReaper(
-            table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
+            table, state, budget=budget, receive_ns_max=receive_ms_max * NS_PER_MS
         )
         self.reader = self._make_reader(memories, request_bytes_max)
         self._block_waits = BlockWaits(
@@ -155,7 +155,7 @@ class Processor(Role):
         self._read_ready, self._has_answers = self.reader.read_ready, handlers.has_answers
         self._send_answers, self._only_woken = self.writer.send_answers, [(doze.fd, select.EPOLLIN)]
         self._unsent = UnsentAnswers(table, state, blocks)
-        self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
+        self._idle_ns_max = idle_ms_max * NS_PER_MS if idle_ms_max >= 0 else 0
         self.handoffs = HandoffReceiver(
             table,
             state,

@@ -55,6 +55,7 @@ from kproc.broker.transport.envelope import (
     decode_parts,
     unpack_sequences,
 )
+from kproc.common.clock import NS_PER_MS
 
 logger = logging.getLogger(__name__)
 
@@ -360,7 +361,7 @@ class ResponseWriter:
         elif kind == THROTTLE:
             (throttle_ms,) = THROTTLE_MS.unpack_from(view, HEAD_BYTES)
             quota = str(view[HEAD_BYTES + THROTTLE_MS.size :], "ascii")
-            self._table.throttle(connection, self._state.moved_ns() + throttle_ms * 1_000_000, quota)
+            self._table.throttle(connection, self._state.moved_ns() + throttle_ms * NS_PER_MS, quota)
             self._table.update_interest(connection)
         elif kind == METERED:
             self.metered.switch(connection, bytes(view[HEAD_BYTES:]), is_on=sequence > 0)

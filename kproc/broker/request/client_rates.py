@@ -36,6 +36,7 @@ from kproc.broker.cluster.client_quotas import (
 )
 from kproc.broker.metrics.spec import SLOT
 from kproc.common.bounded import BoundedCache, short_name
+from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ _CLIENTS_BYTES_MAX: Final = 4 << 20
 ACCOUNTS_MAX: Final = 20_000
 # Limit of the charges in one message to another Handler. The next message has the rest.
 TOLD_MAX: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_S: Final = 1_000_000_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # throttle_time_ms is an int32.
 
 # The owner of a rate: (kind, user, client id); "" if the quota is shared by all users or all client ids.
@@ -100,7 +99,7 @@ class ClientRates:
     ) -> None:
         self._quotas = quotas
         self._now_ns = now_ns
-        self._ahead_ns = sample_s * _NS_PER_S
+        self._ahead_ns = sample_s * NS_PER_S
         # As in Kafka's ClientQuotaManager, the window is one sample shorter, because the present sample is not
         # complete.
         self._window_s = max(1, sample_count - 1) * sample_s
@@ -185,12 +184,12 @@ class ClientRates:
         found = self._find(REQUEST_PERCENTAGE, user, client_id)
         if found is not None:
             key, percentage = found
-            self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, self._now_ns())
+            self._charge(key, percentage * NS_PER_S / _PER_CENT, used_ns, self._now_ns())
         return found is not None
 
     def _charge_time(self, key: Key, percentage: float, used_ns: int, now_ns: int) -> int:
         """Charge a client for used time. Return for how many ms its connection is throttled."""
-        due_ns = self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, now_ns)
+        due_ns = self._charge(key, percentage * NS_PER_S / _PER_CENT, used_ns, now_ns)
         return self._noted(REQUEST_PERCENTAGE, _to_ms(min(due_ns - now_ns, self._ahead_ns)))
 
     # -- metrics -----------------------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class ClientRates:
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
-        cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
+        cost_ns = round(min(count * NS_PER_S / limit, LASTING_NS))
         account = self._add(key, cost_ns, now_ns)
         # Limit the sum, because it must fit into a 64-bit integer of the message to the other Handlers.
         account.untold_ns = min(account.untold_ns + cost_ns, int(LASTING_NS))
@@ -260,7 +259,7 @@ class ClientRates:
         if key[0] == REQUEST_PERCENTAGE:
             # Limit the debt to one window. A throttle is at most one sample long, so the debt of parallel requests adds
             # up, and later throttles collect the rest.
-            account.due_ns = min(account.due_ns, now_ns + self._window_s * _NS_PER_S)
+            account.due_ns = min(account.due_ns, now_ns + self._window_s * NS_PER_S)
         return account
 
     def _drop_accounts(self) -> None:
@@ -314,4 +313,4 @@ class Meter:
 
 
 def _to_ms(duration_ns: int) -> int:
-    return min(max(0, -(-duration_ns // _NS_PER_MS)), _THROTTLE_MS_MAX)
+    return min(max(0, -(-duration_ns // NS_PER_MS)), _THROTTLE_MS_MAX)

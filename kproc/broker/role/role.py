@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.containment import Containment
 
 if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
-_STORE_NS: Final = STORE_MS * 1_000_000
+_STORE_NS: Final = STORE_MS * NS_PER_MS
 # A role calls the callbacks of `follow_time` after at most this time (ns), so that the client who moved the time is not
 # kept waiting.
 _FOLLOW_NS_MAX: Final = 1_000_000_000

@@ -66,7 +66,7 @@ from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import broker_time, tls_check
 from kproc.broker.transport.agent import Agent, AgentId, BlockOwner
-from kproc.common.clock import NS_PER_S, Clock
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
 
 if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
@@ -176,7 +176,7 @@ def build_processor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Proce
         idle_ms_max=plan.config.connections_max_idle_ms,
         receive_ms_max=plan.config.kproc_request_receive_timeout_ms,
         logins=LoginLimits(
-            plan.config.sasl_server_max_receive_size, plan.config.kproc_authentication_timeout_ms * 1_000_000
+            plan.config.sasl_server_max_receive_size, plan.config.kproc_authentication_timeout_ms * NS_PER_MS
         ),
         queued_bytes_max=plan.config.queued_max_request_bytes,
         queued_requests_max=_queued_requests_max(plan),

@@ -15,6 +15,7 @@ from typing import Final
 from kproc.broker.role.roles import CLEANER
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.roles_table import ManagedRole
+from kproc.common.clock import NS_PER_MS
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class HeartbeatMonitor:
         config = children.plan.config
         self._children = children
         self._clock = children.plan.clock
-        self._hung_ns = config.kproc_hung_ms * 1_000_000
+        self._hung_ns = config.kproc_hung_ms * NS_PER_MS
         self._kills = config.kproc_hung_kill
         self._on_change = on_change
         self._next_ns = 0
@@ -72,7 +73,7 @@ class HeartbeatMonitor:
     def _check_role(self, role: ManagedRole, now_ns: int) -> None:
         silent_ns = self._silent_ns(role, now_ns)
         was_hung = role.hung_ms > 0
-        role.hung_ms = silent_ns // 1_000_000 if silent_ns >= self._hung_ns else 0
+        role.hung_ms = silent_ns // NS_PER_MS if silent_ns >= self._hung_ns else 0
         if role.hung_ms and not was_hung:
             assert role.child is not None
             logger.warning(

@@ -58,7 +58,7 @@ from kproc.broker.supervisor.tls_check import check_listeners
 from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, find_link, initial_roles
 from kproc.broker.transport.agent import Agent, AgentId, Link, Wakeable
 from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
-from kproc.common.clock import SystemClock
+from kproc.common.clock import NS_PER_MS, SystemClock
 
 logger = logging.getLogger(__name__)
 
@@ -393,7 +393,7 @@ class InProcessBroker:
             return 0
         self._controller.status.phase = "stopping"
         self._manager.stopping("stopping" if self._failure is None else f"stopping: {self._failure}")
-        deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
+        deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * NS_PER_MS
         draining = self._in_waves(DRAIN_WAVES)
         for agent in draining:
             self._threads.post(agent, agent.drain)

@@ -19,6 +19,7 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.scale_steps import Condition, ScaleSteps, Steps, TargetState
+from kproc.common.clock import NS_PER_MS
 
 # Most steps of a change in one turn of the supervisor's loop. A correct change waits for something before that, and a
 # faulty one must not block the supervisor.
@@ -142,7 +143,7 @@ class Scaler:
         counts = {"processors": len(self._table.processors("")), "handlers": len(self._table.handlers())}
         now_ns = self._clock.now_ns()
         for start, asked_ns, on_reply in waiters:
-            took_ms = (now_ns - asked_ns) // 1_000_000
+            took_ms = (now_ns - asked_ns) // NS_PER_MS
             reply: dict[str, Any] = {
                 "counts": counts,
                 "steps": self.changes.done[start:],

@@ -43,6 +43,7 @@ from kproc.broker.supervisor.balance import Balancer
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.listener_set import NO_PLACES, ListenerSet
 from kproc.broker.supervisor.roles_table import ManagedRole
+from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import FatalError
 
 logger = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ class ScaleSteps:
         began_ns = self._clock.now_ns()
         logger.info("scaling %s: from %d to %d", what, before, after)
         yield from steps
-        took_ms = (self._clock.now_ns() - began_ns) // 1_000_000
+        took_ms = (self._clock.now_ns() - began_ns) // NS_PER_MS
         logger.info("scaled %s: from %d to %d in %d ms", what, before, after, took_ms)
         self.done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
 

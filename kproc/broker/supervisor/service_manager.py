@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from kproc.common.clock import NS_PER_S, Clock, SystemClock
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class ServiceManager:
         """Return how many ms the loop may sleep: `wanted_ms`, or less if a watchdog message is due earlier."""
         if not self.watchdog_ns:
             return wanted_ms
-        left_ms = (self._next_ns - self._clock.now_ns()) // 1_000_000 + 1
+        left_ms = (self._next_ns - self._clock.now_ns()) // NS_PER_MS + 1
         return max(0, min(wanted_ms, left_ms))
 
     def feed(self, silent: Callable[[int], str | None]) -> None:

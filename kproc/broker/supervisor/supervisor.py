@@ -274,7 +274,7 @@ class Supervisor:
             timeout_ms = min(timeout_ms, _BUSY_MS)
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
-            timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
+            timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // NS_PER_MS + 1))
         for fd, _ in self._epoll.poll(self._manager.timeout_ms(timeout_ms) / 1000):
             self._handle_event(fd)
         self._children.restart_due()

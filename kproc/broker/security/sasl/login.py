@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kproc.broker.security.principal import USER, Principal
 from kproc.broker.security.sasl.mechanism import Exchange, ExchangeFailed, Mechanism
 from kproc.broker.security.session import Session
 from kproc.common.errors import ErrorCode
-
-# From this version on the SaslAuthenticate response has session_lifetime_ms.
-TOKEN_VERSION_WITH_LIFETIME: Final = 1
 
 
 class Stage(Enum):
