@@ -45,7 +45,7 @@ from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.syncer import Outcome, sync_one
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.request.context import PartitionMoving
-from kproc.broker.role.asks import OnReply
+from kproc.broker.role.control_requests import OnReply
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import handler_id

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from kproc.broker.cluster import metadata_log
 from kproc.broker.config import Config
-from kproc.broker.role.asks import MOVE_TIME
+from kproc.broker.role.control_requests import MOVE_TIME
 from kproc.broker.transport.agent import AgentId
 from kproc.common.errors import FatalError, KafkaError
 from tests.simulation import broker as broker_module

@@ -8,7 +8,7 @@ from typing import Any
 
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.role.asks import LOST
+from kproc.broker.role.control_requests import LOST
 from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id

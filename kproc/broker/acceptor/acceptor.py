@@ -158,7 +158,7 @@ class Acceptor(Role):
         unknown = {name for name in names if not self._addresses.get(name)}
         # If a look-up is pending, `_on_found` asks for the names that were added meanwhile.
         if unknown and not self._lookups.is_busy:
-            self._lookups.ask(unknown, self._on_found)
+            self._lookups.resolve(unknown, self._on_found)
             self._lookups.wait(patience_s)
 
     def _apply_limits(self) -> set[str]:
@@ -178,7 +178,7 @@ class Acceptor(Role):
         self._addresses.update(found)
         unasked = self._apply_limits() - self._addresses.keys()
         if unasked:
-            self._lookups.ask(unasked, self._on_found)
+            self._lookups.resolve(unasked, self._on_found)
 
     def next_deadline_ms(self) -> int:
         now_ns = self._clock.now_ns()

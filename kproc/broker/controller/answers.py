@@ -19,7 +19,7 @@ from kproc.broker.calls.controller_calls import (
     RaisedLeaderEpochs,
 )
 from kproc.broker.cluster.controller import failure_of
-from kproc.broker.role.asks import OnReply
+from kproc.broker.role.control_requests import OnReply
 
 # Decides about an operation on the metadata and passes on the reply of ControllerState.
 Decide = Callable[[str, dict[str, Any], OnReply], None]

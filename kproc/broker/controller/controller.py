@@ -48,7 +48,7 @@ from kproc.broker.observe.uncleanable_partitions import (
     UncleanableNoted,
     UncleanableReport,
 )
-from kproc.broker.role.asks import OnReply
+from kproc.broker.role.control_requests import OnReply
 from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import look_up
 from kproc.broker.role.lookups import Found, Lookups
@@ -307,7 +307,7 @@ class Controller(LinkedRole):
 
     def resolve_host(self, host: str, on_found: Callable[[list[str]], None]) -> None:
         """Resolve a host name for the supervisor, which must not wait for a name server itself."""
-        self._listener_lookups.ask([host], lambda found: on_found(found[host]))
+        self._listener_lookups.resolve([host], lambda found: on_found(found[host]))
 
     def handle_change(
         self, op: str, body: dict[str, Any], on_reply: OnReply, *, waits_for_handlers: bool = True
@@ -326,7 +326,7 @@ class Controller(LinkedRole):
             resolvable = [host for host, addresses in found.items() if addresses]
             self._change(op, {**body, RESOLVABLE: resolvable}, on_reply, waits_for_handlers)
 
-        self._lookups.ask(hosts, on_found)
+        self._lookups.resolve(hosts, on_found)
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         names = created_names(op, body)

@@ -38,7 +38,7 @@ from kproc.broker.observe.network_figures import CONTROL
 from kproc.broker.observe.request_lines import HandlerWatches
 from kproc.broker.observe.status import Status
 from kproc.broker.observe.topic_traffic import TopicTraffic
-from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, OnReply
+from kproc.broker.role.control_requests import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, OnReply
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
 

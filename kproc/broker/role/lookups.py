@@ -1,6 +1,6 @@
 """Lookups: resolves host names in a thread, because a name server that does not answer must not stop a role's loop.
 
-The thread starts with the first question and does nothing but call the system's resolver. The role calls `work` or
+The thread starts with the first look-up and does nothing but call the system's resolver. The role calls `work` or
 `wait` in its own loop. They call back with the addresses, or without any if the resolver took longer than 5 s.
 """
 
@@ -24,10 +24,10 @@ _PATIENCE_NS: Final = 5_000_000_000
 _WAITING_MAX: Final = 64
 
 
-class _Question:
+class _PendingLookup:
     """A request to resolve some host names, with the callback for their addresses."""
 
-    __slots__ = ("found", "hosts", "is_answered", "is_given_up", "on_found", "until_ns")
+    __slots__ = ("found", "hosts", "is_abandoned", "is_answered", "on_found", "until_ns")
 
     def __init__(self, hosts: Collection[str], on_found: Callable[[Found], None], until_ns: int) -> None:
         self.hosts = hosts
@@ -35,7 +35,7 @@ class _Question:
         self.until_ns = until_ns
         self.found: dict[str, list[str]] = {host: [] for host in hosts}
         self.is_answered = threading.Event()
-        self.is_given_up = False
+        self.is_abandoned = False
 
 
 class Lookups:
@@ -47,8 +47,8 @@ class Lookups:
     def __init__(self, now_ns: Callable[[], int], look_up: Callable[[str], list[str]] | None = None) -> None:
         self._now_ns = now_ns
         self._look_up = look_up or addresses_of
-        self._open: list[_Question] = []
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._open: list[_PendingLookup] = []
+        self._queue: queue.SimpleQueue[_PendingLookup | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
@@ -56,11 +56,11 @@ class Lookups:
         """Return True if a look-up is not answered yet."""
         return bool(self._open)
 
-    def ask(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
-        """Resolve all these names. `on_found` is called once: later, or at once if too many questions are pending."""
-        question = _Question(hosts, on_found, self._now_ns() + _PATIENCE_NS)
+    def resolve(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
+        """Resolve all these names. `on_found` is called once: later, or at once if too many look-ups are pending."""
+        lookup = _PendingLookup(hosts, on_found, self._now_ns() + _PATIENCE_NS)
         if len(self._open) >= _WAITING_MAX:
-            on_found(question.found)
+            on_found(lookup.found)
             return
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="lookups", daemon=True)
@@ -68,50 +68,50 @@ class Lookups:
                 thread.start()
             except RuntimeError as error:  # The user or the cgroup has reached its limit of threads.
                 logger.error("cannot resolve %s: %s", ", ".join(sorted(hosts)), error)
-                on_found(question.found)
+                on_found(lookup.found)
                 return
             self._thread = thread
-        self._open.append(question)
-        self._questions.put(question)
+        self._open.append(lookup)
+        self._queue.put(lookup)
 
     def wait(self, seconds: float) -> None:
-        """Wait up to `seconds` for the last question's answer, because most names are found quickly."""
+        """Wait up to `seconds` for the last look-up, because most names are found quickly."""
         if self._open:
             self._open[-1].is_answered.wait(seconds)
             self.work()
 
     def work(self) -> None:
-        """Call back for each question that is answered, or that has been pending for too long."""
+        """Call back for each look-up that is answered, or that has been pending for too long."""
         now_ns = self._now_ns()
-        for question in list(self._open):
-            if question.is_answered.is_set():
-                self._open.remove(question)
-                question.on_found(question.found)
-            elif now_ns >= question.until_ns:
+        for lookup in list(self._open):
+            if lookup.is_answered.is_set():
+                self._open.remove(lookup)
+                lookup.on_found(lookup.found)
+            elif now_ns >= lookup.until_ns:
                 logger.error(
-                    "cannot resolve %s: no name server answered in time", ", ".join(sorted(question.hosts))
+                    "cannot resolve %s: no name server answered in time", ", ".join(sorted(lookup.hosts))
                 )
-                question.is_given_up = True
-                self._open.remove(question)
-                question.on_found({host: [] for host in question.hosts})
+                lookup.is_abandoned = True
+                self._open.remove(lookup)
+                lookup.on_found({host: [] for host in lookup.hosts})
 
     def close(self) -> None:
-        """Discard all questions. A running look-up cannot be interrupted; its daemon thread ends with the process."""
-        for question in self._open:
-            question.is_given_up = True
+        """Discard all look-ups. A running one cannot be interrupted; its daemon thread ends with the process."""
+        for lookup in self._open:
+            lookup.is_abandoned = True
         self._open.clear()
-        self._questions.put(None)
+        self._queue.put(None)
 
     def _run(self) -> None:
-        while (question := self._questions.get()) is not None:
-            for host in question.hosts:
-                if question.is_given_up:
+        while (lookup := self._queue.get()) is not None:
+            for host in lookup.hosts:
+                if lookup.is_abandoned:
                     break
                 try:
-                    question.found[host] = self._look_up(host)
+                    lookup.found[host] = self._look_up(host)
                 except (OSError, UnicodeError) as error:
                     logger.error("cannot resolve %s: %s", host, error)
-            question.is_answered.set()
+            lookup.is_answered.set()
 
 
 def addresses_of(host: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kproc.broker.cluster.dynamic_settings import listeners_in_force
 from kproc.broker.config import Config
-from kproc.broker.role.asks import Gathering, Reply
+from kproc.broker.role.control_requests import Gathering, Reply
 from kproc.broker.role.roles import PROCESSOR
 from kproc.broker.supervisor import tls_check
 from kproc.broker.supervisor.children import Children
@@ -74,7 +74,7 @@ class CertificateRenewal:
 
         gathering = Gathering(len(roles), on_all)
         for role in roles:
-            self._children.send_request(role, "renew_certificates", {}, gathering.taker(role.agent))
+            self._children.send_request(role, "renew_certificates", {}, gathering.receiver(role.agent))
 
     def _check_in_force(self) -> tls_check.CheckedListeners:
         settings = self._children.settings

@@ -35,7 +35,7 @@ from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.wait import Sleeper, Waker
 from kproc.broker.metrics.slab import MetricsRow, Slab
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import Asks, OnReply
+from kproc.broker.role.control_requests import ControlRequests, OnReply
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import HANDLER, slab_row
@@ -75,7 +75,7 @@ class ChildRole:
         self._slab: Slab | None = None
         self._agent: Agent | None = None
         self._messages: RoleMessages | None = None
-        self._asks = Asks()
+        self._requests = ControlRequests()
         self._is_running = True
         self._is_ready = False
         self._can_be_ready = False
@@ -176,7 +176,7 @@ class ChildRole:
             logger.debug("cannot send to the supervisor: its process has ended, so this one ends next")
 
     def _send_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._asks.ask("supervisor", self._send, what, body, on_reply)
+        self._requests.send_request("supervisor", self._send, what, body, on_reply)
 
     def _handle_message(self, message: dict[str, Any], fd: int | None) -> None:
         if fd is not None:
@@ -275,7 +275,7 @@ class ChildRole:
             self._agent.status.update(message)
 
     def _on_response(self, message: dict[str, Any]) -> None:
-        self._asks.handle_answer(message)
+        self._requests.handle_answer(message)
 
     def _close(self, message: dict[str, Any]) -> None:
         assert self._agent is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.role.asks import Asks, OnReply
+from kproc.broker.role.control_requests import ControlRequests, OnReply
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import ACCEPTOR, CONTROLLER, HANDLER, PROCESSOR
 from kproc.broker.supervisor.child import ChildRole
@@ -59,7 +59,7 @@ class Children:
         self.plan = plan
         self.table = RolesTable()
         self.regions = Regions(plan.config)
-        self.asks = Asks()
+        self.requests = ControlRequests()
         self.settings = DynamicSettings()
         # The number of Handlers that own partitions, sent to the controller at each of its starts. None: the controller
         # computes it from the settings.
@@ -244,11 +244,11 @@ class Children:
         The reply is {"lost": True} if the role is not running, ends before it replies, or exceeds `timeout_ns`.
         """
         until_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
-        self.asks.ask(
+        self.requests.send_request(
             role.agent, lambda message: self.send(role, message), what, body, on_reply, until_ns=until_ns
         )
         if role.child is None:
-            self.asks.lose(role.agent)
+            self.requests.fail(role.agent)
 
     def send_settings(self, settings: DynamicSettings) -> None:
         """Send the settings to every running Acceptor and Processor, and keep them for those that start later."""
@@ -289,7 +289,7 @@ class Children:
                 self._epoll.unregister(fd)
         status = child.reap()
         role.child = None
-        self.asks.lose(role.agent)
+        self.requests.fail(role.agent)
         # A stop closes the roles in waves. Do not tell the roles of later waves to detach from a closed role: they
         # close soon, too, and a ring that nobody reads does no harm.
         if role.is_closed and self.is_stopping:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, Gathering, OnReply, Reply
+from kproc.broker.role.control_requests import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, Gathering, OnReply, Reply
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, is_control
 from kproc.broker.supervisor import broker_time
 from kproc.broker.supervisor.logs import set_levels
@@ -100,14 +100,14 @@ class InProcessOperations:
         processors = self._processors()
         gathering = Gathering(len(processors), on_all)
         for processor in processors:
-            taker = gathering.taker(processor.id)
-            action = partial(self._run_processor_request, processor, what, body, taker)
+            receive = gathering.receiver(processor.id)
+            action = partial(self._run_processor_request, processor, what, body, receive)
             self._threads.post(processor, action)
 
     def _run_processor_request(
-        self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply
+        self, processor: Processor, what: str, body: dict[str, Any], receive: OnReply
     ) -> None:
-        self._reply(taker, handle_processor_request(processor, what, body))
+        self._reply(receive, handle_processor_request(processor, what, body))
 
     # -- time --------------------------------------------------------------------------------------------------
 
@@ -137,6 +137,6 @@ class InProcessOperations:
         gathering = Gathering(len(agents), lambda _replies: on_all())
         controller = self._controller()
         for agent in agents:
-            taker = gathering.taker(agent.id)
-            on_done = partial(self._threads.post_at_once, controller, partial(taker, {}))
+            receive = gathering.receiver(agent.id)
+            on_done = partial(self._threads.post_at_once, controller, partial(receive, {}))
             self._threads.post_at_once(agent, partial(agent.follow_time, on_done))

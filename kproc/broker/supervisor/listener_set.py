@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kproc.broker.config import EndPoint
 from kproc.broker.config.listeners import LISTENERS_MAX
-from kproc.broker.role.asks import LOOK_UP
+from kproc.broker.role.control_requests import LOOK_UP
 from kproc.broker.role.listeners import ListenerEndpoint, close_listener, needs_look_up, open_listener
 from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.broker.supervisor.children import Children

@@ -21,7 +21,7 @@ from kproc.broker.cluster.controller import failure_of
 from kproc.broker.config import SETTINGS, Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_listener_key
 from kproc.broker.config.values import HIDDEN, Secret, show, wire_text
-from kproc.broker.role.asks import OnReply
+from kproc.broker.role.control_requests import OnReply
 from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
 from kproc.broker.handler.handler import Handler
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import FOLLOW_TIME, LOG_LEVELS, LOOK_UP, REOPEN_LOG, answer
+from kproc.broker.role.control_requests import FOLLOW_TIME, LOG_LEVELS, LOOK_UP, REOPEN_LOG, answer
 from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.supervisor import logs
 from kproc.broker.transport.agent import Agent, AgentId

@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.broker.role.asks import OnReply, Reply
+from kproc.broker.role.control_requests import OnReply, Reply
 from kproc.broker.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,

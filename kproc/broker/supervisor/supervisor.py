@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.role.asks import OnReply, answer
+from kproc.broker.role.control_requests import OnReply, answer
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import (
     CONTROLLER,
@@ -278,7 +278,7 @@ class Supervisor:
         for fd, _ in self._epoll.poll(self._manager.timeout_ms(timeout_ms) / 1000):
             self._handle_event(fd)
         self._children.restart_due()
-        self._children.asks.expire(self._clock.now_ns())
+        self._children.requests.expire(self._clock.now_ns())
         self._heartbeats.check()
         self._manager.feed(self._heartbeats.silent)
         if self._is_init:
@@ -344,7 +344,7 @@ class Supervisor:
             if handler is not None:
                 handler.users.discard(role.agent)
         elif what == "answer":
-            self._children.asks.handle_answer(message)
+            self._children.requests.handle_answer(message)
         elif what == "settings":
             self._apply_settings(DynamicSettings.of_message(message))
         elif what == "ask":

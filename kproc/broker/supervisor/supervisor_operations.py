@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import Any, Final
 
-from kproc.broker.role.asks import (
+from kproc.broker.role.control_requests import (
     FOLLOW_TIME,
     LOG_LEVELS,
     MOVE_TIME,
@@ -179,7 +179,9 @@ class SupervisorOperations:
         roles = [role for role in roles if role.child is not None]
         gathering = Gathering(len(roles), on_all)
         for role in roles:
-            self._children.send_request(role, what, body, gathering.taker(role.agent), timeout_ns=_ANSWER_NS)
+            self._children.send_request(
+                role, what, body, gathering.receiver(role.agent), timeout_ns=_ANSWER_NS
+            )
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:

@@ -41,7 +41,7 @@ class Rig:
         self.heard: list[Found] = []
 
     def ask(self, *hosts: str) -> None:
-        self.lookups.ask(hosts, self.heard.append)
+        self.lookups.resolve(hosts, self.heard.append)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_names_are_answered_in_the_callers_loop(rig: Rig) -> None:
     assert not rig.lookups.is_busy
 
 
-def test_a_name_server_that_says_nothing_is_given_up(rig: Rig) -> None:
+def test_lookup_without_answer_is_abandoned(rig: Rig) -> None:
     rig.names.answers.clear()
     rig.ask("one.example")
     rig.ask("two.example")

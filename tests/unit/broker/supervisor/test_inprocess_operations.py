@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kproc.broker.role.asks import MOVE_TIME, SNAPSHOTS
+from kproc.broker.role.control_requests import MOVE_TIME, SNAPSHOTS
 from kproc.broker.role.roles import CLEANER, CONTROLLER
 from kproc.broker.supervisor.inprocess_operations import InProcessOperations
 from kproc.broker.supervisor.role_threads import RoleThreads

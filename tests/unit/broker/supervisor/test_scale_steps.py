@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from kproc.broker.role.asks import LOST
+from kproc.broker.role.control_requests import LOST
 from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, handler_id, processor_id
 from tests.support.scale_rig import Rig
 

@@ -1,4 +1,4 @@
-"""Asks: requests over control sockets and their replies.
+"""ControlRequests: requests over control sockets and their replies.
 
     request {"do": "ask", token, what, body}     reply {"do": "answer", token, reply}
 
@@ -17,15 +17,15 @@ Reply = dict[str, Any]
 OnReply = Callable[[Reply], None]
 Send = Callable[[dict[str, Any]], None]
 LOST: Reply = {"lost": True}
-LOOK_UP: Final = "look_up"  # The supervisor asks this of the controller: {"host"}, answered by {"found"}.
+LOOK_UP: Final = "look_up"  # The supervisor sends this to the controller: {"host"}, answered by {"found"}.
 REOPEN_LOG: Final = "reopen_log"  # The supervisor sends this to every role at SIGHUP.
-SNAPSHOTS: Final = "snapshots"  # The controller asks this of the supervisor (supervisor/snapshots.py).
-LOG_LEVELS: Final = "log_levels"  # The controller asks this of the supervisor, which then asks every role.
-MOVE_TIME: Final = "move_time"  # The controller asks this of the supervisor (supervisor/broker_time.py).
-FOLLOW_TIME: Final = "follow_time"  # The supervisor asks this of every role after a MOVE_TIME.
+SNAPSHOTS: Final = "snapshots"  # The controller sends this to the supervisor (supervisor/snapshots.py).
+LOG_LEVELS: Final = "log_levels"  # The controller sends this to the supervisor, which sends it to every role.
+MOVE_TIME: Final = "move_time"  # The controller sends this to the supervisor (supervisor/broker_time.py).
+FOLLOW_TIME: Final = "follow_time"  # The supervisor sends this to every role after a MOVE_TIME.
 
 
-class Asks:
+class ControlRequests:
     """The requests over control sockets that this process has sent and that are not answered yet, by token."""
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class Asks:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(
+    def send_request(
         self,
-        whom: Hashable,
+        receiver: Hashable,
         send: Send,
         what: str,
         body: dict[str, Any],
@@ -46,31 +46,31 @@ class Asks:
         *,
         until_ns: int | None = None,
     ) -> None:
-        """Send a request by `send`. If `send` drops the message because `whom` has ended, `lose` must be called.
+        """Send a request by `send`. If `send` drops the message because `receiver` has ended, call `fail`.
 
         `expire` answers the request with {"lost": True} at `until_ns`. None means no time limit.
         """
         token = next(self._tokens)
-        self._open[token] = (whom, on_reply)
+        self._open[token] = (receiver, on_reply)
         if until_ns is not None:
             self._deadlines[token] = until_ns
         send({"do": "ask", "token": token, "what": what, "body": body})
 
     def handle_answer(self, message: dict[str, Any]) -> None:
         """Pass a reply to the callback of its request."""
-        self._end(message["token"], message["reply"])
+        self._respond(message["token"], message["reply"])
 
-    def lose(self, whom: Hashable) -> None:
-        """Answer every request to `whom`, which has ended, with {"lost": True}."""
-        for token in [token for token, (asked, _) in self._open.items() if asked == whom]:
-            self._end(token, LOST)
+    def fail(self, receiver: Hashable) -> None:
+        """Answer every request to `receiver`, which has ended, with {"lost": True}."""
+        for token in [token for token, (each, _) in self._open.items() if each == receiver]:
+            self._respond(token, LOST)
 
     def expire(self, now_ns: int) -> None:
         """Answer every request whose time limit is over with {"lost": True}."""
         for token in [token for token, until_ns in self._deadlines.items() if until_ns <= now_ns]:
-            self._end(token, LOST)
+            self._respond(token, LOST)
 
-    def _end(self, token: int, reply: Reply) -> None:
+    def _respond(self, token: int, reply: Reply) -> None:
         self._deadlines.pop(token, None)
         found = self._open.pop(token, None)
         if found is not None:  # None: the request has expired.
@@ -87,16 +87,16 @@ class Gathering:
         if not count:
             on_all({})
 
-    def taker(self, whom: Hashable) -> OnReply:
-        """Return a callback that stores the reply of `whom`."""
+    def receiver(self, sender: Hashable) -> OnReply:
+        """Return a callback that stores the reply of `sender`."""
 
-        def take(reply: Reply) -> None:
-            self._replies[whom] = reply
+        def receive(reply: Reply) -> None:
+            self._replies[sender] = reply
             self._missing -= 1
             if not self._missing:
                 self._on_all(self._replies)
 
-        return take
+        return receive
 
 
 def answer(token: int, reply: Reply) -> dict[str, Any]:
