@@ -35,6 +35,12 @@ def test_table_of_apis_is_the_registry(document: str) -> None:
     assert shown == {api_name(key): (low, high) for key, low, high in advertised()}
 
 
+def test_readme_has_the_number_of_apis() -> None:
+    api.load_all()
+    shown = re.findall(r"^- \*\*APIs\*\*: (\d+),", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert shown == [str(len(advertised()))]
+
+
 @pytest.mark.parametrize("suite", [librdkafka, kafka_python], ids=["librdkafka", "kafka-python"])
 def test_it_shows_how_each_suite_ends(document: str, suite: type) -> None:
     """The message of a failure is what has to stand there."""
