@@ -49,7 +49,6 @@ from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess_operations import InProcessOperations
 from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.logs import reopen_file
-from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
 from kproc.broker.supervisor.restore_loop import KeptResources, run_with_restores
 from kproc.broker.supervisor.role_threads import RoleThreads
 from kproc.broker.supervisor.service_manager import ServiceManager
@@ -182,7 +181,7 @@ class InProcessBroker:
         self._wakers[agent] = Waker(words, word, doze.fd)
         if agent.role == PROCESSOR:
             arena_bytes = 2 * self._config.socket_request_max_bytes
-            self._arenas[agent] = Arena.create(arena_bytes, agent.index, warm_bytes=ARENA_WARM_BYTES)
+            self._arenas[agent] = Arena.create(arena_bytes, agent.index)
         parts = RoleParts(
             doze=doze,
             metrics=MetricsRow(self._slab, row, os.getpid()),

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Final
 
 from kproc.broker.config import Config
+from kproc.broker.ipc.arena import WARM_BYTES
 from kproc.broker.ipc.fdpass import make_socket_pair
 from kproc.broker.ipc.link import create_link
 from kproc.broker.ipc.region import Region, RegionKind
@@ -24,9 +24,6 @@ from kproc.broker.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, has_h
 from kproc.broker.supervisor.topology import find_link
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.process import Child
-
-# Bytes of a Processor's arena that stay allocated between frames, so that steady traffic causes no page faults.
-ARENA_WARM_BYTES: Final = 8 << 20
 
 
 class Regions:
@@ -85,7 +82,7 @@ class Regions:
             arena = Region.create(RegionKind.ARENA, arena_bytes, self._generation, is_sparse=True)
             self._arenas[agent] = arena
             child.send({"do": "arena"}, arena.fd)
-            start["arena_warm_bytes"] = ARENA_WARM_BYTES
+            start["arena_warm_bytes"] = WARM_BYTES
         elif agent.role == ACCEPTOR:
             child.send({"do": "listening"}, listening)
         elif agent.role in (HANDLER, CLEANER.role):
