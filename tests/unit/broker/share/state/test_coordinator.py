@@ -277,7 +277,7 @@ def test_sweep_repeats_the_snapshots_of_cold_share_partitions(rig: ShareRig) -> 
     assert (cold.snapshot_epoch, cold.created_ms, cold.written_ms) == (1, NOW_MS, NOW_MS + COLD_MS)
 
 
-def test_sweep_repeats_a_snapshot_from_before_the_clock_went_back(rig: ShareRig) -> None:
+def test_sweep_repeats_snapshot_from_before_clock_went_back(rig: ShareRig) -> None:
     """Until the clock has caught up, the old snapshot would keep all later records."""
     rig.initialize()
     rig.clock.set_wall_ms(NOW_MS - 3_600_000)
