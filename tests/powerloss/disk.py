@@ -60,6 +60,10 @@ class Inode:
         return self.number
 
     @property
+    def st_nlink(self) -> int:
+        return 0  # Not counted, as on some file systems: the broker looks at the path then.
+
+    @property
     def st_mode(self) -> int:
         return stat.S_IFREG if self.entries is None else stat.S_IFDIR
 

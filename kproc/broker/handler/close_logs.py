@@ -67,9 +67,14 @@ def _sync_logs(partitions: Sequence[OwnedPartition], errors: list[OSError]) -> s
     for log, point, problem in _sync_in_parallel(points):
         if problem is None:
             log.durability.mark_synced(point)
-            synced.add(log)
+            # The file of the active segment was removed, so that nothing of it is on the disk.
+            if log.state.offline_reason is not None:
+                problem = OSError(log.state.offline_reason)
         else:
             log.durability.sync_failed(point, str(problem))
+        if problem is None:
+            synced.add(log)
+        else:
             fail(log, problem)
     return synced
 

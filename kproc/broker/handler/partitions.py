@@ -369,6 +369,7 @@ class Partitions:
             if owned.log.retention.rest_below and not owned.log.state.is_offline:
                 owned.log.retention.delete_rest()
                 owned.publish()
+            owned.log.durability.check_grown()
             log, offline_reason = owned.log, owned.log.state.offline_reason
             if log.state.producers.first_open_offset is not None:
                 hanging |= self._hanging_of(owned, now_ms)

@@ -36,6 +36,10 @@ def sync_one(log: Log, point: SyncPoint) -> Outcome:
         log.durability.run_sync(point)
     except OSError as error:
         return (log, point, error)
+    # For example a MemoryError. Without an outcome, the round would never end, and every later request of this Handler
+    # with acks=all would wait for ever.
+    except Exception as error:  # noqa: BLE001 - contained: the log counts as not synced
+        return (log, point, OSError(f"a sync failed: {error!r}"))
     return (log, point, None)
 
 

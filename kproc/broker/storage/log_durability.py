@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kproc.broker.storage import checkpoints, failed_sync
+from kproc.broker.storage.format import LOG_SUFFIX
 from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.results import SyncPoint
@@ -26,11 +27,12 @@ SEALED_TOGETHER_MAX: Final = 32
 class LogDurability:
     """The part of a Log that syncs its files and records which records are on the disk."""
 
-    __slots__ = ("_has_failed", "_state", "flushed_ms")
+    __slots__ = ("_checked_end", "_has_failed", "_state", "flushed_ms")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._has_failed = False
+        self._checked_end = 0  # The log's end at the last `check_removed`.
         self.flushed_ms = state.clock.wall_ms()  # Wall time at the end of the last sync.
 
     def trust(self, offset: int) -> None:
@@ -104,6 +106,9 @@ class LogDurability:
             self._mark_sealed(point.segments[: point.sealed_count])
         if point.directory_fd is not None and state.offline_reason is None:
             self._mark_newest(point.directory_fd, point.segments[-1].base_offset)
+        # Confirm nothing in a file without a name: its records are durable only as long as it is open.
+        if point.segments and point.segments[-1] is state.active:
+            self.check_removed()
         self.release(point)
         if self._has_failed:
             return
@@ -115,6 +120,25 @@ class LogDurability:
             segment.synced_bytes = size
         state.unsynced.remove_segments(point.segments[: point.sealed_count])
         self.flushed_ms = state.clock.wall_ms()
+
+    def check_removed(self) -> None:
+        """Take the log offline if another program has removed the file of the active segment.
+
+        Appends to it would succeed until the next roll, and all of their records would be lost.
+        """
+        state = self._state
+        self._checked_end = state.end_offset
+        if state.offline_reason is None and state.active.is_removed():
+            self._has_failed = True
+            state.set_offline(
+                f"{state.active.path(LOG_SUFFIX)} was removed while the broker had it open; stop the broker, restore "
+                "the file and start the broker again"
+            )
+
+    def check_grown(self) -> None:
+        """Do `check_removed` if records were appended since the last check, also without acks=all."""
+        if self._checked_end != self._state.end_offset:
+            self.check_removed()
 
     def _mark_sealed(self, segments: Sequence[LogSegment]) -> None:
         """Record on each sealed segment that a round has synced that the whole file is on the disk.

@@ -395,6 +395,20 @@ class LogSegment:
                 doomed.append(target)
         return doomed
 
+    def is_removed(self) -> bool:
+        """Return True if the open .log file has lost its name, so that its records vanish when it is closed."""
+        if self.fd == CLOSED:
+            return False
+        facts = self.fs.facts(self.fd)
+        if facts.st_nlink:
+            return False
+        # Check the path, too, because some file systems count no links.
+        try:
+            named = self.fs.facts_at(self.path(LOG_SUFFIX))
+        except StorageFailure:
+            named = None
+        return named is None or named.st_ino != facts.st_ino
+
     def deleted_paths(self) -> list[Path]:
         """Return the paths that the files have after mark_deleted()."""
         return [_deleted(self.path(suffix)) for suffix in SEGMENT_SUFFIXES]

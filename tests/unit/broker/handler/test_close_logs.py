@@ -54,6 +54,15 @@ def test_many_logs_close_in_threads_and_failed_sync_is_last(
     assert all(recovered(log.state.directory) == 2 for log in logs)
 
 
+def test_stop_is_not_clean_if_the_active_file_was_removed(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    produce(rig, "t")
+    rig.open("t").log.state.active.path(".log").unlink()
+    with pytest.raises(OSError, match="was removed"):
+        rig.partitions().close(is_clean=True)
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 def test_logs_close_cleanly_if_threads_cannot_start(
     start: Start, monkeypatch: pytest.MonkeyPatch, threads: int

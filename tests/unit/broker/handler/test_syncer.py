@@ -21,7 +21,7 @@ class ScriptedLog:
     """Syncs when its gate is open, as it was told."""
 
     name: str
-    error: OSError | None = None
+    error: Exception | None = None
     gate: threading.Event = field(default_factory=threading.Event)
     begun: threading.Event = field(default_factory=threading.Event)
     threads: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class ScriptedLog:
             raise self.error
 
 
-def opened(name: str, error: OSError | None = None) -> ScriptedLog:
+def opened(name: str, error: Exception | None = None) -> ScriptedLog:
     log = ScriptedLog(name, error)
     log.gate.set()
     return log
@@ -70,6 +70,19 @@ def test_inline_syncer_has_done_it_when_submit_returns() -> None:
         ("bad", 2, bad.error),
     ]
     assert syncer.collect() == []
+    syncer.close()
+
+
+def test_round_ends_although_syncs_raise_something_unexpected() -> None:
+    """In the round's own thread and in a helper."""
+    wakes = Wakes()
+    syncer = ThreadSyncer("handler-0-sync", wakes)
+    for _ in range(2):
+        syncer.submit([(opened(f"{number}", MemoryError()), number) for number in range(3)])
+        assert wakes.wait()
+        errors = [error for _, _, error in syncer.collect()]
+        assert [type(error) for error in errors] == [OSError] * 3
+        assert "MemoryError" in str(errors[0])
     syncer.close()
 
 

@@ -55,6 +55,35 @@ def test_hidden_records_become_visible_with_their_sync(log: Log) -> None:
     assert (visible(log), ends(log)) == ([b"a", b"b", b"c"], (3, 3, 3))
 
 
+def test_sync_of_a_removed_file_confirms_nothing(log: Log) -> None:
+    """The file can be written and synced as long as it is open, and then all of its records are gone."""
+    hide(log, "a")
+    log.durability.sync()
+    log.state.active.path(".log").unlink()
+    hide(log, "b")
+    point = log.durability.sync_point()
+    log.durability.run_sync(point)
+    log.durability.mark_synced(point)
+    assert (log.state.recovery_point, ends(log)) == (1, (1, 1, 2))
+    assert "was removed" in str(log.state.offline_reason)
+
+
+def test_removed_file_takes_log_offline_without_a_sync(log: Log) -> None:
+    append_one(log, batch("a"))
+    log.durability.check_grown()
+    path = log.state.active.path(".log")
+    path.rename(path.with_suffix(".moved"))
+    append_one(log, batch("b"))
+    log.durability.check_grown()
+    assert log.state.offline_reason is None, "the records exist under another name"
+    path.with_suffix(".moved").unlink()
+    log.durability.check_grown()
+    assert log.state.offline_reason is None, "nothing was appended since the last check"
+    append_one(log, batch("c"))
+    log.durability.check_grown()
+    assert "was removed" in str(log.state.offline_reason)
+
+
 def test_records_behind_hidden_ones_are_hidden(log: Log) -> None:
     hide(log, "all")
     append_one(log, batch("one"))
