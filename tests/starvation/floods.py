@@ -10,13 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from kproc.broker.share.session.share_requests import PARTS_MAX
 from kproc.wire import codec
 from kproc.wire.compression import compress
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import encode_varint
 from tests.support import hostile
-from tests.support.groups import join_fields
+from tests.support.groups import find_coordinator, join_fields
 from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, fetch_fields, produce_fields
+from tests.support.share_requests import GROUP, MEMBER, share_fetch
+from tests.support.wait import wait_until
 
 _IN_FLIGHT: Final = 60  # Of one connection.
 _ZSTD: Final = 4
@@ -166,6 +169,39 @@ def _wide_fetches(bootstrap: str) -> None:
             client.close()
 
 
+def _create_shared(client: RawClient) -> None:
+    """A share group with a member that has 2,000 partitions."""
+    client.create_topic("flood-shared", partitions=PARTS_MAX)
+    find_coordinator(client, GROUP)
+    fields = {"group_id": GROUP, "member_id": MEMBER, "rack_id": None, "member_epoch": 0}
+    fields["subscribed_topic_names"] = ["flood-shared"]
+
+    def is_assigned() -> bool:
+        answer = client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
+        fields["member_epoch"] = answer["member_epoch"]
+        rows = (answer["assignment"] or {"topic_partitions": []})["topic_partitions"]
+        return sum(len(row["partitions"]) for row in rows) == PARTS_MAX
+
+    wait_until(is_assigned, what="an assignment")
+
+
+def _wide_share_fetches(bootstrap: str) -> None:
+    """100 connections whose ShareFetch of 2,000 partitions waits for 1 MB, a record of one of them, and their ends."""
+    clients = [RawClient(bootstrap, timeout=300) for _ in range(100)]
+    try:
+        topic_id = clients[0].topic_id("flood-shared")
+        for at, client in enumerate(clients):
+            fields = share_fetch(topic_id, range(PARTS_MAX), member_id=f"m{at}", max_wait=10_000)
+            client.send(ApiKey.SHARE_FETCH, 1, {**fields, "min_bytes": 1_000_000})
+        with RawClient(bootstrap, timeout=300) as producer:
+            producer.produce("flood-shared", batch(b"x"), acks=1, partition=PARTS_MAX - 1)
+        for client in clients:
+            client.receive_frame()
+    finally:
+        for client in clients:
+            client.close()
+
+
 def _create_to_delete(client: RawClient) -> None:
     client.create_topic("flood-delete", partitions=_WIDE)
     for first in range(0, _WIDE, 700):
@@ -187,5 +223,6 @@ FLOODS: Final = (
     Flood("consumer groups of many names", _consumer_subscriptions),
     Flood("share groups of many names", _share_subscriptions),
     Flood("waiting Fetch of many partitions", _wide_fetches, _create_wide),
+    Flood("waiting ShareFetch of many partitions", _wide_share_fetches, _create_shared),
     Flood("deletion of many open partitions", _delete_topic, _create_to_delete),
 )

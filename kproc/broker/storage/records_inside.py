@@ -104,6 +104,12 @@ def _expected(header: BatchHeader, config: LogConfig, now_ms: int) -> RecordCond
     return RecordConditions(header.base_timestamp, earliest, latest, config.is_compacting)
 
 
+def inside_bytes_max(compressed_bytes: int, config: LogConfig) -> int:
+    """Return the limit of the decompressed size of a batch that a Handler reads in one step."""
+    most = max(INFLATED_BYTES_FREE, _INFLATED_BATCHES * config.max_message_bytes)
+    return min(inflation_limit(compressed_bytes), most)
+
+
 def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
     if header.record_count > RECORDS_INSIDE_MAX:
         raise KafkaError(
@@ -112,9 +118,7 @@ def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
             f"{RECORDS_INSIDE_MAX} in a batch",
         )
     payload = view[HEADER_BYTES:]
-    limit_bytes = min(
-        inflation_limit(len(payload)), max(INFLATED_BYTES_FREE, _INFLATED_BATCHES * config.max_message_bytes)
-    )
+    limit_bytes = inside_bytes_max(len(payload), config)
     try:
         return decompress(header.codec, payload, limit_bytes)
     except InflatesTooMuch as error:

@@ -22,11 +22,13 @@ from kproc.broker.fetch.fetch_read import partition_now
 from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.share.partition.in_flight import DeadLetters
+from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX, inside_bytes_max
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.record_batch import encode_batch, parse_header, walk_batch
-from kproc.wire.records import Record
+from kproc.wire.compression import decompress
+from kproc.wire.record_batch import encode_batch, parse_header
+from kproc.wire.records import Record, walk_records
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import PartitionImage, TopicImage
@@ -48,10 +50,10 @@ DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 # Records and bytes of one batch of dead letters. A larger batch would hold up the duty cycle.
 _RECORDS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 256 << 10
-_READ_BYTES: Final = 1 << 20
-# Limit of the records of the log that are skipped one by one between two dead letters. For a larger gap the next record
-# is looked up.
-_SKIPPED_MAX: Final = 1_000
+# A batch of dead letters with copies ends when so many decompressed bytes and records of the log were read for it. A
+# Handler makes one such batch in a duty cycle.
+_READ_BYTES_MAX: Final = 8 << 20
+_READ_RECORDS_MAX: Final = 10_000
 # Upper limits of the bytes that a record and a header have besides their contents.
 _RECORD_OVERHEAD_BYTES: Final = 40
 _HEADER_OVERHEAD_BYTES: Final = 10
@@ -72,14 +74,13 @@ class _Unwritable(Exception):
 class _Queue:
     """The dead letters of one share partition that are not written yet: the next batch, and those behind it."""
 
-    __slots__ = ("attempts", "batch", "is_waiting", "letters", "originals")
+    __slots__ = ("attempts", "batch", "is_waiting", "letters")
 
     def __init__(self) -> None:
         self.letters: deque[DeadLetters] = deque()
         self.batch: list[DeadLetters] = []
         self.attempts = 0  # Number of failed attempts to write the present batch.
         self.is_waiting = False  # Waits for a write's result, the topic's creation or the end of a pause.
-        self.originals: _Originals | None = None
 
 
 class DeadLetterWriter:
@@ -99,6 +100,9 @@ class DeadLetterWriter:
         self._counters = counters
         self._on_written = on_written
         self._queues: dict[SharePartition, _Queue] = {}
+        # The share partition whose records were copied last, and its reader. There is only one, because it can hold
+        # the decompressed records of a batch.
+        self._originals: tuple[SharePartition, _Originals] | None = None
 
     def write(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
         """Write records as dead letters. Archive them when they are written."""
@@ -109,16 +113,21 @@ class DeadLetterWriter:
     def resume(self, partition: SharePartition) -> None:
         """Continue with the dead letters of a share partition after a pause."""
         self._queues[partition].is_waiting = False
-        self._write_next(partition)
+        self._write_next(partition, can_copy=True)
 
-    def _write_next(self, partition: SharePartition) -> None:
-        """Write the next batches of a share partition, until one is not answered at once."""
+    def _write_next(self, partition: SharePartition, *, can_copy: bool = False) -> None:
+        """Write the next batches of a share partition, until one is not answered at once.
+
+        can_copy: True in a slow operation of the purgatory, which may read the originals of one batch.
+        """
         queue = self._queues[partition]
         while not queue.is_waiting:
             # A dropped share partition is loaded again from its stored state, and then its records in the
             # state ARCHIVING are written again.
             if partition.is_dropped or not (queue.batch or queue.letters):
                 del self._queues[partition]
+                if self._originals is not None and self._originals[0] is partition:
+                    self._originals = None
                 return
             try:
                 topic = self._find_topic(partition)
@@ -127,8 +136,11 @@ class DeadLetterWriter:
                 continue
             if topic is None:
                 self._create_topic(partition, queue)
-            else:
+            elif can_copy or not partition.settings.copies_dead_letters:
+                can_copy = False
                 self._write_batch(partition, queue, topic)
+            else:
+                self._wait(partition, queue, 0)
 
     # -- the topic ---------------------------------------------------------------------------------------------
 
@@ -209,12 +221,11 @@ class DeadLetterWriter:
     def _next_records(self, partition: SharePartition, queue: _Queue, size_max: int) -> list[Record]:
         """Move dead letters from the queue to the batch: at least one, and more if they fit. Return their records."""
         now_ms = self._services.clock.wall_ms()
-        if partition.settings.copies_dead_letters and queue.originals is None:
-            queue.originals = self._find_originals(partition)
-        find = queue.originals.find if queue.originals is not None else _no_original
+        originals = self._find_originals(partition) if partition.settings.copies_dead_letters else None
+        find = originals.find if originals is not None else _no_original
         records: list[Record] = []
         left = size_max - HEADER_BYTES
-        while queue.letters and len(records) < _RECORDS_MAX:
+        while queue.letters and len(records) < _RECORDS_MAX and (originals is None or originals.has_budget):
             letters = queue.letters[0]
             record = _dead_letter(partition, letters, letters.first, find(letters.first), now_ms)
             left -= _size(record)
@@ -231,14 +242,21 @@ class DeadLetterWriter:
         return records
 
     def _find_originals(self, partition: SharePartition) -> _Originals | None:
+        """Return the reader of a share partition's log with a new budget, or None if the log cannot be opened."""
+        if self._originals is not None and self._originals[0] is partition:
+            self._originals[1].renew_budget()
+            return self._originals[1]
+        self._originals = None
         key = partition.key
         image = partition_now(self._services.image, key.topic_id, key.partition)
         assert image is not None, "a deleted topic drops its share partitions"
         try:
-            return _Originals(self._services.owner.partitions.get(partition.topic, image).log)
+            log = self._services.owner.partitions.get(partition.topic, image).log
         except (KafkaError, Corrupt, OSError) as error:
             logger.warning("cannot copy dead letters of %s: %s", partition.name, error)
             return None
+        self._originals = partition, _Originals(log)
+        return self._originals[1]
 
     # -- the outcome -------------------------------------------------------------------------------------------
 
@@ -249,10 +267,14 @@ class DeadLetterWriter:
         # the attempts must end.
         if code not in _RETRIED or queue.attempts >= _ATTEMPTS:
             return False
-        due_ns = self._services.clock.now_ns() + (_PAUSE_MS << queue.attempts - 1) * NS_PER_MS
+        self._wait(partition, queue, _PAUSE_MS << queue.attempts - 1)
+        return True
+
+    def _wait(self, partition: SharePartition, queue: _Queue, pause_ms: int) -> None:
+        """Continue with a share partition after a pause. If it copies records, it is the only one in a duty cycle."""
+        due_ns = self._services.clock.now_ns() + pause_ms * NS_PER_MS
         self._services.owner.purgatory.watch(_DeadLetterPause(self, partition, due_ns), ())
         queue.is_waiting = True
-        return True
 
     def _archive_unwritten(self, partition: SharePartition, queue: _Queue, problem: str) -> None:
         """Archive all dead letters of a share partition, because none of them can be written."""
@@ -283,6 +305,7 @@ class _DeadLetterPause(DelayedOperation):
 
     def __init__(self, writer: DeadLetterWriter, partition: SharePartition, due_ns: int) -> None:
         super().__init__(due_ns)
+        self.is_slow = partition.settings.copies_dead_letters
         self._writer = writer
         self._partition = partition
 
@@ -323,45 +346,85 @@ def _no_original(_offset: int) -> Record | None:
 
 
 class _Originals:
-    """Reads a log's records for their dead letters, which are looked up in roughly ascending order."""
+    """Reads a log's records for their dead letters, which are looked up in roughly ascending order.
 
-    __slots__ = ("_ahead", "_log", "_records")
+    Producers choose what a batch becomes when it is decompressed. So a batch above the limits of records_inside.py is
+    not read, and its dead letters have headers only.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_budget_bytes",
+        "_budget_records",
+        "_first",
+        "_last",
+        "_log",
+        "_position",
+        "_records",
+    )
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._first, self._last = 0, -1  # The offsets of the batch that is being read.
+        self._position = -1  # The offset of the next record, or -1 if the batch cannot be read.
         self._records: Iterator[Record] = iter(())
         self._ahead: Record | None = None
+        self.renew_budget()
+
+    def renew_budget(self) -> None:
+        """Start a new batch of dead letters."""
+        self._budget_bytes, self._budget_records = _READ_BYTES_MAX, _READ_RECORDS_MAX
+
+    @property
+    def has_budget(self) -> bool:
+        """False if the originals of this batch of dead letters were expensive enough."""
+        return self._budget_bytes > 0 and self._budget_records > 0
 
     def find(self, offset: int) -> Record | None:
-        """Return the record with an offset. None if compaction or retention has removed it."""
-        ahead = self._ahead
-        if ahead is None or not ahead.offset <= offset < ahead.offset + _SKIPPED_MAX:
-            self._records = _read_records(self._log, offset)
-            self._ahead = next(self._records, None)
-        while self._ahead is not None and self._ahead.offset < offset:
-            self._ahead = next(self._records, None)
+        """Return the record with an offset. None if it is gone or cannot be read."""
+        if not self._first <= offset <= self._last or offset < self._position:
+            self._open(offset)
+        try:
+            while self._ahead is not None and self._ahead.offset < offset:
+                self._read_next()
+        except KafkaError as error:
+            self._fail(error)
         return self._ahead if self._ahead is not None and self._ahead.offset == offset else None
 
+    def _read_next(self) -> None:
+        self._budget_records -= 1
+        self._ahead = next(self._records, None)
+        self._position = self._last + 1 if self._ahead is None else self._ahead.offset
 
-def _read_records(log: Log, offset: int) -> Iterator[Record]:
-    """Yield the records of the log from the batch with an offset on, as far as they can be read."""
-    limit = log.state.config.max_decompressed_message_bytes
-    try:
-        while True:
-            content = memoryview(log.reader.read_bytes(offset, _READ_BYTES))
-            before = offset
-            while len(content) >= HEADER_BYTES:
-                header = parse_header(content)
-                if header.total_bytes > len(content):
-                    break
-                if not header.is_control:
-                    yield from walk_batch(content[: header.total_bytes], limit)
-                offset = header.last_offset + 1
-                content = content[header.total_bytes :]
-            if offset == before:
+    def _open(self, offset: int) -> None:
+        """Start to read the batch with an offset, or the next one if compaction has removed that."""
+        self._first, self._last, self._position, self._ahead = offset, offset, -1, None
+        try:
+            batch = memoryview(self._log.reader.read_bytes(offset, 1))
+            if len(batch) < HEADER_BYTES:
                 return
-    except (KafkaError, Corrupt, OSError) as error:
-        logger.warning("cannot copy dead letters of %s: %s", log.state.directory.name, error)
+            header = parse_header(batch)
+            self._last = header.last_offset
+            if header.is_control:
+                return
+            if header.record_count > RECORDS_INSIDE_MAX:
+                raise KafkaError(
+                    ErrorCode.MESSAGE_TOO_LARGE, f"a batch has more than {RECORDS_INSIDE_MAX} records"
+                )
+            payload = batch[HEADER_BYTES : header.total_bytes]
+            limit = inside_bytes_max(len(payload), self._log.state.config)
+            self._budget_bytes -= limit  # A batch that exceeds the limit costs this.
+            raw = decompress(header.codec, payload, limit)
+            self._budget_bytes += limit - len(raw)
+            self._records = walk_records(raw, header.record_count, header.base_timestamp, header.base_offset)
+            self._read_next()
+        except (KafkaError, Corrupt, OSError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Give up on the batch. Its other dead letters get headers only, without another warning."""
+        self._ahead, self._position = None, -1
+        logger.warning("cannot copy dead letters of %s: %s", self._log.state.directory.name, error)
 
 
 def _failed(index: int, code: int, _message: str | None) -> Answer:

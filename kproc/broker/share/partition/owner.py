@@ -35,7 +35,7 @@ from kproc.broker.share.partition.messages import (
     WatchEnded,
     WatchParts,
 )
-from kproc.broker.share.partition.share_partitions import watch_key
+from kproc.broker.share.partition.share_partitions import SLOW_PARTS, watch_key
 from kproc.broker.share.partition.wanted_records import WantedRecords
 from kproc.broker.share.state.messages import SharePartitionKey
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
@@ -231,6 +231,8 @@ class _Watch(DelayedOperation):
 
     def __init__(self, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
         super().__init__(body.deadline_ns)
+        # Opening a log and loading a state are events, too, and the first request of a session has all of them.
+        self.is_slow = len(body.parts) > SLOW_PARTS
         self._services = services
         self._body = body
         self._on_reply = on_reply

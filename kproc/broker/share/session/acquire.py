@@ -27,6 +27,7 @@ from kproc.broker.share.partition.messages import (
     WatchEnded,
     WatchParts,
 )
+from kproc.broker.share.partition.share_partitions import SLOW_PARTS
 from kproc.broker.share.session.acknowledge import find_partition
 from kproc.broker.share.session.owner_call import call_owner, release_at
 from kproc.broker.share.session.sessions import ShareKey, ShareSession
@@ -90,6 +91,7 @@ class Acquisition(DelayedOperation):
         self._services = services
         self._session = session
         self._order = list(keys)
+        self.is_slow = len(self._order) > SLOW_PARTS
         self._limits = limits
         self._on_done = on_done
         self._records_left = limits.records_max

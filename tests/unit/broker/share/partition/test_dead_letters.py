@@ -10,8 +10,11 @@ import pytest
 from kproc.broker.share.partition import dead_letters, share_partitions
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
 from kproc.broker.share.state.messages import PersistedState, RecordState, StateBatch, state_key
+from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX
+from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
+from tests.support import hostile
 from tests.support.handler_rig import HandlerRig
 from tests.support.share_partition_rig import ShareOwner
 
@@ -127,6 +130,62 @@ def test_copy_of_a_record_that_is_gone_has_headers_only(owner: ShareOwner) -> No
     owner.rig.open("t").log.retention.advance_start(2)
     reject(owner, 0, 1)
     assert [(each.key, each.value) for each in letters(owner)] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize("case", ["large", "many"])
+def test_original_that_is_costly_to_read_is_not_copied(owner: ShareOwner, case: str) -> None:
+    """A batch of a few kB can become 2 GiB, or have millions of records."""
+    owner.configure(errors_deadletterqueue_copy_record_enable="true")
+    owner.rig.create_topic(TOPIC, **ENABLE, max_message_bytes="100000000")
+    owner.load(ANN)
+    if case == "large":
+        made = hostile.bomb(4, 33 << 20)
+    else:
+        count = RECORDS_INSIDE_MAX + 1
+        body = (hostile.record(b"\0\0" + encode_varint(at) + b"\2k\1\0") for at in range(count))
+        made = hostile.sealed(b"".join(body), count=count)
+    owned = owner.rig.open("t")
+    owned.log.append([memoryview(bytearray(made))])
+    owned.after_append()
+    owner.offsets(ANN)
+    reject(owner, 0, 0)
+    (letter,) = letters(owner)
+    assert (letter.key, letter.value) == (None, None)
+    assert headers(letter)["offset"] == b"0"
+
+
+def test_one_batch_of_copies_is_written_in_a_duty_cycle(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request can reject a record in each of 2,000 partitions."""
+    monkeypatch.setattr(dead_letters, "_READ_BYTES_MAX", 1)
+    owner.configure(errors_deadletterqueue_copy_record_enable="true")
+    owner.rig.create_topic(TOPIC, partitions=2, **ENABLE)
+    for index in (0, 1):
+        owner.acquire(ANN, owner.part(index), records_max=0)
+        owner.produce(1, 1, index=index)
+        owner.acquire(ANN, owner.part(index))
+    owner.states.holds = True
+    for index in (0, 1):
+        owner.acknowledge(ANN, AcknowledgeBatch(0, 1, [REJECT]), index=index)
+    owner.states.release()
+    logs = [owner.rig.open(TOPIC, index).log.state for index in (0, 1)]
+    counts = [0]
+    while counts[-1] < 4:
+        owner.rig.run_cycle(owner.rig.handler(0))
+        counts.append(sum(log.end_offset for log in logs))
+        assert counts[-1] - counts[-2] <= 1, counts
+
+
+def test_originals_are_found_in_any_order(owner: ShareOwner) -> None:
+    owned = owner.rig.open("t")
+    for codec in (0, 4):
+        records = [Record(None, b"%d" % number, 5, []) for number in range(4)]
+        owned.log.append([memoryview(encode_batch(records, codec=codec))])
+    originals = dead_letters._Originals(owned.log)
+    wanted = [0, 3, 3, 1, 7, 7, 0, 4, 9, 5]
+    found = [originals.find(offset) for offset in wanted]
+    assert [each and each.offset for each in found] == [0, 3, 3, 1, 7, 7, 0, 4, None, 5]
 
 
 def test_many_dead_letters_are_several_batches(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.share.partition.messages import (
-    AcknowledgeType,
-    ShareHolder,
-)
+from kproc.broker.share.partition import owner as owner_calls
+from kproc.broker.share.partition import share_partitions
+from kproc.broker.share.partition.messages import AcknowledgeType, ReleaseHolder, ShareHolder
 from kproc.common.errors import Corrupt, ErrorCode
 from tests.support.handler_rig import HandlerRig
+from tests.support.logs import batch
 from tests.support.share_partition_rig import ShareOwner, all_of
 
 RELEASE = AcknowledgeType.RELEASE
@@ -160,3 +160,48 @@ def test_watch_waits_for_so_many_bytes(owner: ShareOwner) -> None:
     assert watch == []
     owner.produce(1, value=b"x" * 100)
     assert len(watch) == 1
+
+
+def test_watches_of_many_partitions_are_checked_one_by_one(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each append to one of 2,000 partitions would have checked all of them for each of 100 watches."""
+    monkeypatch.setattr(owner_calls, "SLOW_PARTS", 0)
+    owner.load(ANN)
+    watches = [owner.watch(bytes_min=1_000_000) for _ in range(3)]
+    checks: list[int] = []
+    fetch_offset = owner_calls.fetch_offset
+    monkeypatch.setattr(owner_calls, "fetch_offset", lambda *call: checks.append(1) or fetch_offset(*call))
+    owned = owner.rig.open("t")
+    owned.log.append([batch(b"v")])
+    owned.after_append()
+    counts = [0]
+    while counts[-1] < len(watches):
+        owner.rig.run_cycle(owner.rig.handler(0))
+        counts.append(len(checks))
+        assert counts[-1] - counts[-2] <= 1, counts
+    owner.rig.settle()
+    assert watches == [[]] * 3
+    owner.rig.advance_ms(500)
+    assert [[reply and reply.is_expired for reply in watch] for watch in watches] == [[True]] * 3
+
+
+def test_sessions_of_many_partitions_are_released_one_by_one(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_partitions, "SLOW_PARTS", 0)
+    owner.load(ANN)
+    owner.produce(1, 1)
+    assert owner.offsets(ANN, records_max=1) == [(0, 0, 1)]
+    assert owner.offsets(BOB) == [(1, 1, 1)]
+    released: list[ShareHolder] = []
+    monkeypatch.setattr(owner.shares, "release_now", released.append)
+    for member in (ANN, BOB):
+        body = ReleaseHolder(owner.services.image.version, member)
+        owner_calls.release_for_home(owner.services, body, lambda _reply: None)
+    counts = [0]
+    while counts[-1] < 2:
+        owner.rig.run_cycle(owner.rig.handler(0))
+        counts.append(len(released))
+        assert counts[-1] - counts[-2] <= 1, counts
+    assert released == [ANN, BOB]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.share.session import sessions, share_requests
+from kproc.broker.share.session import acquire, sessions, share_requests
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
@@ -150,6 +150,29 @@ def test_request_without_records_ends_at_its_deadline(scene: Scene) -> None:
     (answer,) = scene.later()
     assert answer["error_code"] == 0
     assert_nothing_waits(scene.rig)
+
+
+def test_requests_of_many_partitions_expire_one_by_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request acquires from all of its partitions at its deadline, which takes 10 ms for 2,000 of them."""
+    monkeypatch.setattr(acquire, "SLOW_PARTS", 0)
+    for connection, member in enumerate(("one", "two", "three"), 1):
+        scene.send(0, member_id=member, connection=connection, max_wait=500)
+    assert scene.later() == []
+    expired: list[acquire.Acquisition] = []
+    on_expire = acquire.Acquisition.on_expire
+    monkeypatch.setattr(
+        acquire.Acquisition, "on_expire", lambda each: (expired.append(each), on_expire(each))
+    )
+    scene.rig.clock.advance_ms(501)
+    counts = [0]
+    while counts[-1] < 3:
+        scene.rig.run_cycle(scene.rig.handler(0))
+        counts.append(len(expired))
+        assert counts[-1] - counts[-2] <= 1, counts
+    scene.rig.settle()
+    assert len(scene.later()) == 3
 
 
 def test_released_record_wakes_another_member(scene: Scene) -> None:
