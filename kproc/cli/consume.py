@@ -182,7 +182,7 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
         raise Failure("; ".join(lines))
     if follow:  # The command may never end, so say it now.
         for line in lines:
-            print_note(f"kproc: not read: {line}")
+            print_note(f"kproc: partition not read: {line}")
     return lines
 
 

@@ -170,7 +170,7 @@ def reset(
         with CheckpointLock(checkpoint, create=False):
             plan = plan_reset(pipeline, checkpoint, sinks)
             if not plan:
-                print_line("nothing to reset")
+                print_line("nothing to reset: there is no checkpoint")
                 return
             for each in sinks:
                 state = query_state(checkpoint, each)

@@ -103,7 +103,7 @@ def rebalance(
     if output is Format.JSON:
         print_json(answer)
     elif not (moves := answer.rows("moves")):
-        print_line("nothing to move")
+        print_line("nothing to move: the connections are balanced")
     else:
         print_table(
             ["FROM", "TO", "CONNECTIONS"],

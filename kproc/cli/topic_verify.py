@@ -73,7 +73,7 @@ def verify(
         _print(rows, internal if not names else set())
     unreadable = [f"{row['topic']}-{row['partition']}" for row in rows if row["unreadable"]]
     problems = [f"batches that cannot be read: {', '.join(unreadable)}"] if unreadable else []
-    problems += [f"not read: {line}" for line in explain_unserved(bootstrap, errors).values()]
+    problems += [f"partition not read: {line}" for line in explain_unserved(bootstrap, errors).values()]
     if problems:
         raise Failure("; ".join(problems))
 

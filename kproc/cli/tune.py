@@ -164,7 +164,7 @@ def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
     )
     print_line()
     print_line(
-        "Layouts are processors x handlers; = marks what noise cannot tell from the best (less than"
+        "Layouts are processors x handlers; = marks layouts that noise cannot tell from the best (less than"
         f" {100 * proposal.margin:.0f} % apart)."
     )
     for remark in proposal.remarks:
@@ -242,7 +242,9 @@ def _show_live(live: LiveProposal, output: Format) -> None:
         ],
     )
     print_line()
-    print_line("WANTED keeps each role below 70 % of its time at this load.")
+    print_line(
+        "WANTED: number of processes with which each role is busy less than 70 % of its time at this load."
+    )
     for remark in live.remarks:
         print_line(f"- {remark}")
 

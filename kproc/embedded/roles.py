@@ -100,7 +100,7 @@ class PausedRoles:
         with self._lock:
             pause = self._pauses.get((role, index))
         if pause is None:
-            raise ValueError(f"{role} {index} is not paused, or its time was over")
+            raise ValueError(f"{role} {index} is not paused, or its pause has reached its time limit")
         self._resume(role, index, pause)
         _wait_served(self._connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
 

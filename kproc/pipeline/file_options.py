@@ -145,7 +145,7 @@ def check_sink_options(table: SpecTable, kind: str) -> None:
     """Check the options of a sink that is not a topic. Only files have options. Raise SpecError."""
     if kind not in _OF_FORMAT:
         if table.scalars("options"):
-            raise table.error("options", f"{kind} has no options")
+            raise table.error("options", f"a {kind} sink has no options")
         return
     elsewhere = {
         "path": f"is given by {kind}",

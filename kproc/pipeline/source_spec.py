@@ -50,7 +50,7 @@ def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
     read = table.choice("read", ("stream", "batch"))
     is_stream = read == "stream" if read else kind not in FILE_FORMATS
     if kind == "rate" and not is_stream:
-        raise table.error("read", "a rate has no end: stream only")
+        raise table.error("read", 'a rate source has no end: use read = "stream"')
     options = dict(table.scalars("options"))
     values = _source_values(table, kind, defaults)
     reading = _TopicReading(table) if is_topic else None
@@ -74,7 +74,7 @@ def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
         **(vars(reading) if reading is not None else {}),
     )
     if source.watermark is not None and not is_stream:
-        raise table.error("watermark", "only streams have one")
+        raise table.error("watermark", "only a stream can have a watermark")
     if not is_topic:
         check_source_options(table, kind, is_stream=is_stream)
     table.finish()
@@ -162,7 +162,7 @@ def _topic_options(table: SpecTable, given: Mapping[str, str], *, is_stream: boo
     options = _position(table, "starting")
     if table.has("ending"):
         if is_stream:
-            raise table.error("ending", 'a stream has no end; read = "batch" does')
+            raise table.error("ending", 'a stream has no end; use read = "batch"')
         options |= _position(table, "ending")
     limits = {
         "max_offsets_per_trigger": "maxOffsetsPerTrigger",

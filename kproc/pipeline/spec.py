@@ -213,10 +213,11 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
     # Spark's file sink only adds files to a directory. Its log of files cannot replace earlier ones, as update and
     # complete would have to.
     if kind in FILE_FORMATS and sink.mode not in (None, "append"):
-        raise table.error("mode", f"files are written once: append, not {sink.mode}")
+        raise table.error("mode", f"a file is written only once: use append instead of {sink.mode}")
     if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
         raise table.error(
-            "delivery", f"Spark's own connector writes at least once: {EXACTLY_ONCE} is kproc's"
+            "delivery",
+            f'{EXACTLY_ONCE} needs connector = "kproc": Spark\'s own connector writes at least once',
         )
     table.finish()
     return sink

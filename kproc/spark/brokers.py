@@ -152,7 +152,7 @@ class Cluster:
     def _apply_metadata(self, answer: Mapping[str, Any], *, everything: bool) -> dict[str, TopicMetadata]:
         nodes = {row["node_id"]: (row["host"], row["port"]) for row in answer["brokers"]}
         if not nodes:
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "Metadata names no broker")
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the response to Metadata names no broker")
         found: dict[str, TopicMetadata] = {}
         for row in answer["topics"]:
             name, code = row["name"], row["error_code"]
@@ -242,7 +242,9 @@ class Cluster:
             raise problem
         # Reject a response that leaves out a requested partition, which would otherwise count as one without records.
         if lacking := part.keys() - found.keys():
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ListOffsets does not answer for {min(lacking)}")
+            raise ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"the response to ListOffsets lacks {min(lacking)}"
+            )
 
     # -- records
 
@@ -370,7 +372,7 @@ class Cluster:
         """Return host and port of a node. Raise ApiError (retriable) if the newest Metadata lacks the node."""
         address = self._known.nodes.get(node)
         if address is None:
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} is not there")
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} is not in the newest Metadata")
         return address
 
     def _client(self, address: tuple[str, int]) -> Client:
@@ -447,7 +449,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     """Parse `host:port,host:port` into pairs. Raise ConfigError with the reason."""
     pairs = [split_address(each) for each in bootstrap.split(",") if each.strip()]
     if not pairs:
-        raise ConfigError("no host:port in it")
+        raise ConfigError("it has no host:port")
     return pairs
 
 

@@ -170,7 +170,11 @@ def _drop(options: SinkOptions, write: BatchIdentity, identity: ProducerIdentity
     try:
         commit.abort_task(identity)
     except ClientError as error:
-        logger.warning("the transaction %s stays open: %s", identity.transactional_id, error)
+        logger.warning(
+            "the transaction %s stays open until it times out or the task runs again: %s",
+            identity.transactional_id,
+            error,
+        )
 
 
 _swept: set[str] = set()

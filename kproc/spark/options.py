@@ -225,7 +225,7 @@ def _check_names(options: Mapping[str, str]) -> None:
     reject_unknown((name for name in options if not is_about_security(name)), _KNOWN, _REFUSED)
     without_effect = [name for name in _WITHOUT_EFFECT if name in options]
     if without_effect:
-        logger.warning("without effect in this source: %s", ", ".join(sorted(without_effect)))
+        logger.warning("options without effect in this source: %s", ", ".join(sorted(without_effect)))
 
 
 # ---- start and end positions ---------------------------------------------------------------------------

@@ -323,7 +323,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._newest({})
             except ClientError as error:
-                logger.warning("cannot report the newest offsets: %s", str(error))
+                logger.warning(
+                    "cannot read the newest offsets, so the progress report has none: %s", str(error)
+                )
                 return None
         return to_json(self._ends or {})
 
@@ -384,7 +386,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Log the error as text, because a log record with the exception would keep its stack frames and their
                 # sockets alive.
                 group = self.options.commit_group
-                logger.warning("offsets of group %s are not committed: %s", group, str(error))
+                logger.warning(
+                    "offsets of group %s are not committed, the next batch tries again: %s", group, str(error)
+                )
             self._commit_failed = True
 
     def stop(self) -> None:

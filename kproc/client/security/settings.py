@@ -234,7 +234,7 @@ class _SecurityParser:
             # message.
             wanted = "SASL_PLAINTEXT or SASL_SSL"
             raise self._error(
-                "security.protocol", f"{protocol} has no login: with credentials it is {wanted}"
+                "security.protocol", f"{protocol} has no login, but credentials are set: use {wanted}"
             )
         return ClientSecurity(
             tls=self._tls() if protocol.endswith("SSL") else None,
@@ -262,7 +262,7 @@ class _SecurityParser:
     def _tls(self) -> Tls:
         verifies = self._text("enable.ssl.certificate.verification").lower() or "true"
         if verifies not in ("true", "false"):
-            raise self._error("enable.ssl.certificate.verification", "it is true or false")
+            raise self._error("enable.ssl.certificate.verification", "must be true or false")
         # KIP-294: the default is https, which checks the host name in the broker's certificate. An empty value disables
         # that.
         algorithm = self._given.get("ssl.endpoint.identification.algorithm", "https").lower()
@@ -276,9 +276,9 @@ class _SecurityParser:
             key = Store(location=location, type="PEM")
             chain = Store(location=self._text("ssl.certificate.location"), type="PEM")
             if not chain:
-                raise self._error("ssl.certificate.location", "ssl.key.location needs it")
+                raise self._error("ssl.certificate.location", "is missing, but ssl.key.location needs it")
         if key.pem and not chain:
-            raise self._error("ssl.keystore.certificate.chain", "ssl.keystore.key needs it")
+            raise self._error("ssl.keystore.certificate.chain", "is missing, but ssl.keystore.key needs it")
         return Tls(
             trust=self._store("truststore", "ssl.truststore.certificates"),
             key=key,
@@ -308,7 +308,7 @@ class _SecurityParser:
         if not text:
             return ""
         if "-----BEGIN" not in text:
-            raise self._error(name, "it is no PEM: it has no -----BEGIN ...-----")
+            raise self._error(name, "is not PEM, because it has no -----BEGIN ...-----")
 
         def lines(match: re.Match[str]) -> str:
             body = "\n".join(match[2].split())
@@ -322,7 +322,9 @@ class _SecurityParser:
             return TLS_VERSIONS
         versions = tuple(each for each in TLS_VERSIONS if each in [one.strip() for one in listed.split(",")])
         if not versions:
-            raise self._error("ssl.enabled.protocols", f"it names none of {', '.join(TLS_VERSIONS)}")
+            raise self._error(
+                "ssl.enabled.protocols", f"names none of the supported versions {', '.join(TLS_VERSIONS)}"
+            )
         return versions
 
     # -- SASL

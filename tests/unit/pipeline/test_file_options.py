@@ -87,7 +87,7 @@ def test_ignored_source_option_is_rejected_with_place(
         ('parquet = "a"', 'options.compression = "gzp"', "'gzp' is none of none, uncompressed, snappy, gzip"),
         ('parquet = "a"', 'options.checkpointLocation = "x"', "is given by checkpoint of [pipeline]"),
         ('json = "a"', 'options.partitionBy = "x"', "has a key of its own: partition_by"),
-        ("console = true", "options.truncate = false", "options: console has no options"),
+        ("console = true", "options.truncate = false", "options: a console sink has no options"),
     ],
 )
 def test_ignored_sink_option_is_rejected_with_place(

@@ -99,7 +99,7 @@ MISTAKES = {
     "mode of files": (
         "partition_by",
         'mode = "update"\npartition_by',
-        "files are written once: append, not update",
+        "a file is written only once: use append instead of update",
     ),
     "bad master": (
         "local[2,4]",
@@ -110,7 +110,7 @@ MISTAKES = {
     "watermark of a table": (
         "options = {",
         'watermark = { column = "a", delay = "1 s" }\noptions = {',
-        "only streams have one",
+        "only a stream can have a watermark",
     ),
 }
 
