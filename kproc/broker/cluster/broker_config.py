@@ -205,7 +205,10 @@ def problem_with(name: str, node: str, text: str) -> str | None:
 
 
 def listeners_problem(config: Config, text: str | None) -> str | None:
-    """Return an error if stored listeners conflict with the present settings, which may have changed since."""
+    """Return an error if the stored dynamic value of `listeners`, `text`, conflicts with the present settings.
+
+    The settings may have changed since it was stored. Return None without a conflict, or if no value is stored (None).
+    """
     try:
         if text is not None:
             for each in parse_listeners(text, config.listener_security_protocol_map):

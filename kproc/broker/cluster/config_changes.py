@@ -285,7 +285,10 @@ class ConfigChanges:
                 return refused
 
     def _unusable(self, node: str, changes: list[Change], incremental: bool) -> list[str]:
-        """Return the unusable stored configs that this request removes. Removal is the only change they allow."""
+        """Return the unusable stored configs that this request removes. Removal is the only change they allow.
+
+        Without `incremental` the request replaces all configs of the broker, so it removes all unusable ones.
+        """
         deleted = {key for key, operation, _ in changes if operation == OP_DELETE}
         return [
             key for key in self._image.unusable_configs.get(node, {}) if not incremental or key in deleted

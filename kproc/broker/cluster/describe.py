@@ -97,7 +97,10 @@ def _is_stored_unusable(name: str, image: ClusterImage) -> bool:
 def _stored_broker_rows(
     image: ClusterImage, config: Config, wanted: Container[str] | None
 ) -> list[dict[str, Any]]:
-    """Return rows for stored settings outside of SETTINGS: those of single listeners, and ineffective ones of Kafka."""
+    """Return rows for stored settings outside of SETTINGS: those of single listeners, and ineffective ones of Kafka.
+
+    wanted: the names to describe, None for all.
+    """
     # The node comes first, because its values override those of the cluster.
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
@@ -114,7 +117,10 @@ def _stored_broker_rows(
 
 
 def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the broker resource "": the cluster-wide dynamic values."""
+    """Return the rows of the broker resource "": the cluster-wide dynamic values.
+
+    names: the configs to describe, None for all.
+    """
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
@@ -131,7 +137,10 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
 def describe_group(
     name: str, image: ClusterImage, config: Config, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row for each group config. The group need not exist."""
+    """Return a row for each config of the group `name`. The group need not exist.
+
+    names: the configs to describe, None for all.
+    """
     overrides = image.resource_configs.get((RESOURCE_GROUP, name), {})
     defaults = [
         _Value(*_first(synonyms, row.default(config)), synonyms)
@@ -153,14 +162,20 @@ def _group_synonyms(row: group_config.GroupConfigRow, image: ClusterImage, confi
 def describe_client_metrics(
     name: str, image: ClusterImage, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row for each config of a client-metrics subscription."""
+    """Return a row for each config of the client-metrics subscription `name`.
+
+    names: the configs to describe, None for all.
+    """
     overrides = image.resource_configs.get((RESOURCE_CLIENT_METRICS, name), {})
     rows = [(row, _Value(row.fixed_default, SOURCE_DEFAULT, [])) for row in client_metrics_config.ROWS]
     return _stored_rows(rows, overrides, SOURCE_CLIENT_METRICS, names)
 
 
 def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return a row for each logger. As in Kafka, it has no type, no synonyms, and an empty documentation."""
+    """Return a row for each logger. As in Kafka, it has no type, no synonyms, and an empty documentation.
+
+    names: the loggers to describe, None for all.
+    """
     wanted = levels.keys() if names is None else levels.keys() & set(names)
     return [
         {

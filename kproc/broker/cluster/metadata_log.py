@@ -323,7 +323,11 @@ class MetadataLog:
             raise Corrupt(f"{path}: damaged or truncated at byte {end}, but {synced} bytes had been synced")
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
-        """Cut off the torn tail that a crash during a write left. Raise Corrupt for any other damage."""
+        """Truncate a file at `end`, behind its last valid batch, because a crash has torn the write behind it.
+
+        is_last: no newer log file exists. Raise Corrupt if it is False or if valid batches follow, because no torn
+        write causes that.
+        """
         # A torn write is the last thing in the last file. A good batch behind the damage was written later, after a
         # sync of all bytes before it, so no torn write has caused the damage.
         if not is_last or has_batch_after(data, end):

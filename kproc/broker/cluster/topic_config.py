@@ -84,7 +84,10 @@ def not_a(kind: Kind) -> str:
 
 
 def kafka_wording(problem: str | None) -> str | None:
-    """Return a check's error in Kafka's wording: "Value must be at least 1"."""
+    """Return a check's error in Kafka's wording: "Value must be at least 1".
+
+    Return None for None, which is no error.
+    """
     return f"Value {problem}" if problem and problem.startswith("must") else problem
 
 

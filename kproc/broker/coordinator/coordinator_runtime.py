@@ -168,7 +168,7 @@ class CoordinatorRuntime:
             log.when_durable(on_code)
 
     def loaded(self, name: str | None = None) -> list[Any]:
-        """Return the loaded coordinators of one topic, or of all topics."""
+        """Return the loaded coordinators of the internal topic `name`, or of all internal topics for None."""
         return [
             shard.log.coordinator
             for key, shard in self._shards.items()

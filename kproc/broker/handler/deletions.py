@@ -41,7 +41,10 @@ class PartitionDeletions:
         self._on_done: list[Callable[[], None]] = []
 
     def add(self, topic: TopicImage, index: int, owned: OwnedPartition | None) -> None:
-        """Delete a partition in a later step. Its log rejects appends from now on."""
+        """Queue a partition of a deleted topic for a later step, and let its log reject appends from now on.
+
+        owned: the open partition, or None if this Handler does not have its log open.
+        """
         if owned is not None:
             owned.log.mark_deleted()
         self.waiting.append((topic, index, owned))
@@ -70,7 +73,10 @@ class PartitionDeletions:
             self.step()
 
     def _delete(self, topic: TopicImage, index: int, owned: OwnedPartition | None) -> None:
-        """Rename the partition's directory. The cleaner removes it after file.delete.delay.ms."""
+        """Rename the partition's directory. The cleaner removes it after file.delete.delay.ms.
+
+        owned: the open partition, or None if its log is not open.
+        """
         if owned is not None:
             owned.on_synced(OSError("the topic was deleted"))
         try:

@@ -68,7 +68,11 @@ class FastPathLearner:
     def _adopt(
         self, client: ProcessorPeer, key: bytes, before: FastPath | None, learned: FastPath | None
     ) -> None:
-        """Replace the connection's fast path. The old object stays as it is, because a parked request uses it."""
+        """Replace the connection's fast path `before` by the `learned` one.
+
+        None stands for no path: `before` if the connection has none yet, `learned` if nothing was learned. The old
+        object stays as it is, because a parked request uses it.
+        """
         if learned is not None:
             learned.misses = before.misses if before is not None else 0
             client.paths[key] = learned

@@ -80,7 +80,10 @@ class ImageChanges:
     def _update_parts(
         self, deleted: list[TopicImage], moved: list[MovedPartition], *, is_whole: bool = False
     ) -> None:
-        """Update the parts after the image has changed: deleted topics, and partitions that moved to another owner."""
+        """Update the parts after the image has changed: deleted topics, and partitions that moved to another owner.
+
+        is_whole: the image was replaced by a snapshot instead of changed by a delta.
+        """
         services, owner = self._services, self._services.owner
         self.discard_fast_paths()
         # Record the transfers before any waiting request is called back: see PartitionTransfer.on_moved.

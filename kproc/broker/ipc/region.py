@@ -102,7 +102,8 @@ class Region:
     def attach(cls, fd: int, *, kind: int | None = None, generation: int | None = None) -> Self:
         """Return a region that owns a received descriptor.
 
-        Raise RegionMismatch if the descriptor is not such a region. The caller must then close it.
+        kind, generation: the values that the region must have; None: any. Raise RegionMismatch if the descriptor is not
+        such a region. The caller must then close the descriptor.
         """
         # Check the header through the descriptor before mapping it, because a mapped file that can shrink would kill
         # this process with SIGBUS.

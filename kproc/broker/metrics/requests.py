@@ -122,13 +122,13 @@ class Counts:
             cell += _CELL_WORDS
 
     def add(self, kind: int, a: int, b: int = 0, count: int = 1) -> None:
-        """Add `count` to a counter. Other processes see it after `store`."""
+        """Add `count` to the counter of this kind with the labels `a` and `b`. Other processes see it after `store`."""
         tag = _PRESENT | kind << 48 | a << 16 | (b & 0xFFFF)
         counts = self._counts
         counts[tag] = counts.get(tag, 0) + count
 
     def set(self, kind: int, a: int, value: int) -> None:
-        """Set a gauge."""
+        """Set the gauge of this kind with the label `a`. Other processes see it after `store`."""
         self._counts[_PRESENT | kind << 48 | a << 16] = value
 
     def get(self, kind: int, a: int, b: int = 0) -> int:

@@ -89,7 +89,10 @@ class MuteState(enum.Enum):
 
 
 def mute_state(*, is_read: bool, is_throttled: bool, has_work: bool) -> MuteState:
-    """Return the mute state that Kafka would show for a connection. A throttled connection is never read."""
+    """Return the mute state that Kafka would show for a connection. A throttled connection is never read.
+
+    has_work: a request of the connection has no answer yet.
+    """
     if is_throttled:
         return (
             MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING if has_work else MuteState.MUTED_AND_THROTTLED

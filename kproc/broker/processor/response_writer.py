@@ -183,7 +183,11 @@ class ResponseWriter:
     def _send_answers(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
-        """Send whole answers: at once if the connection expects no other one, otherwise at the end of this pass."""
+        """Send whole answers: at once if the connection expects no other one, otherwise at the end of this pass.
+
+        touched: the connections with queued bytes, which the caller sends at the end of the pass. This method adds to
+        it.
+        """
         by_id, counts = self._by_id, self._counts
         now_ns = self._state.now_ns
         count = size = 0
@@ -225,7 +229,10 @@ class ResponseWriter:
         body: memoryview,
         touched: dict[Connection, None],
     ) -> bool:
-        """Send an answer with file ranges if the connection expects no other one. Return False if it was not sent."""
+        """Send an answer with file ranges if the connection expects no other one. Return False if it was not sent.
+
+        touched: the connections that already have queued bytes in this pass.
+        """
         if (
             sequence != connection.next_send
             or connection.inflight != 1

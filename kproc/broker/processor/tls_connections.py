@@ -160,9 +160,10 @@ class TlsConnections:
         return settings_of(self._listeners.config, self._listeners.settings, name)
 
     def renew(self, *, only_changed: bool = False) -> list[str]:
-        """Read all keys and certificates again, for new connections. Return the problems.
+        """Read the keys and certificates of all listeners again, for new connections. Return the problems.
 
-        A listener whose files cannot be used keeps its present certificates.
+        A listener whose files cannot be used keeps its present certificates. only_changed: skip listeners whose
+        settings and files are the same as before.
         """
         problems = []
         for name, (old, made_from) in list(self._contexts.items()):

@@ -215,7 +215,11 @@ class TransactionalProduce:
         *,
         adds: bool,
     ) -> None:
-        """Park the first batch of a transaction until its coordinator confirms it. `send_requests` sends the call."""
+        """Park the first batch of a transaction until its coordinator confirms it. `send_requests` sends the call.
+
+        adds: the producer uses transaction version 2 (KIP-890), so the coordinator adds the partition instead of
+        verifying it.
+        """
         guard = owned.log.state.producers.start_verification(
             producer.producer_id,
             producer.epoch,
@@ -247,9 +251,10 @@ class TransactionalProduce:
 
     @staticmethod
     def _is_fenced(owned: OwnedPartition, producer_id: int, epoch: int, *, adds: bool) -> bool:
-        """Return True if the log knows a newer epoch of the producer. Then the coordinator need not be called.
+        """Return True if the log knows a newer epoch of the producer, so that the coordinator need not be called.
 
-        Called before the records are validated.
+        Called before the records are validated. adds: the producer uses transaction version 2 (KIP-890), so the
+        coordinator adds the partition instead of verifying it.
         """
         entry = owned.log.state.producers.get(producer_id)
         return (
@@ -264,7 +269,8 @@ class TransactionalProduce:
     ) -> bool:
         """Return True if the transaction must be verified before this batch is appended.
 
-        Invalid batches need no verification, because the log rejects them anyway.
+        Invalid batches need no verification, because the log rejects them anyway. adds: the producer uses transaction
+        version 2 (KIP-890), so the coordinator adds the partition instead of verifying it.
         """
         log = owned.log
         if (

@@ -56,7 +56,10 @@ def rows_at(
     are_looked_up_once: bool = False,
     shared: int = 0,
 ) -> Rows:
-    """Declare `Rows`, with paths in dotted notation."""
+    """Return `Rows` for arrays at two dotted paths, such as "topics.partitions".
+
+    The other arguments are the fields of Rows.
+    """
     paths = tuple(request.split(".")), tuple(response.split("."))
     return Rows(*paths, size, unique, are_looked_up_once, shared)
 

@@ -85,7 +85,10 @@ def denied(
     *,
     is_question: bool = False,
 ) -> Collection[str]:
-    """Return the names for which the client lacks the right. Each name is checked once and logged with its count."""
+    """Return the names for which the client lacks the right. Check each name once, and log it with its count.
+
+    is_question: the client has not attempted the operation, so the audit log does not show a denial.
+    """
     if context.services.authorizer is None:
         return ()
     return {

@@ -131,7 +131,10 @@ class PartitionTable:
 
 
 def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
-    """Return the first word of a row: the Handler that has the log open, and no flags."""
+    """Return the first word of a partition's row: the Handler that has the log open.
+
+    has_producers: False sets the flag that the log knows no idempotent producer. No other flag is set.
+    """
     return handler_index + _HOLDER | (0 if has_producers else _QUIET)
 
 

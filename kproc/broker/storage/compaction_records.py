@@ -244,7 +244,10 @@ class Survivors:
     def walk(
         self, header: Header, raw: bytes, position: int, end: int, *, keep_tombstones: bool
     ) -> Generator[None, None, tuple[list[Span], bool]]:
-        """Read a batch in steps. Return (spans of the records that stay, True if one of them is a tombstone)."""
+        """Read a batch in steps. Return (spans of the records that stay, True if one of them is a tombstone).
+
+        keep_tombstones: tombstones stay, too, if they are the newest record of their key.
+        """
         # The loop calls no function for a plain record, because it runs for every record of a log. A call would cost
         # as much as the rest of the work on the record.
         base, newest = header[BASE_OFFSET], self.newest

@@ -64,7 +64,11 @@ def convert_partition(fs: Fs, directory: Path, *, dry_run: bool = False) -> Conv
 
 
 def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool, dry_run: bool) -> int:
-    """Convert one segment, and return the number of converted records."""
+    """Convert the segment with this base offset to format 2. Return the number of converted records.
+
+    Return 0 and change nothing if no batch has an older format. is_last: the segment can have a torn tail. dry_run:
+    only count.
+    """
     path = directory / segment_file_name(base, LOG_SUFFIX)
     source = fs.open(path, writable=False)
     try:

@@ -115,7 +115,8 @@ class SegmentSwap:
     def _rename_cleaned(self, base: int) -> None:
         """Take step 1 of compaction_files.py: rename .cleaned to .swap, the .log file last.
 
-        After a failure remove all .swap files, because the next swap, or the next opening, must not find them.
+        After a failure remove all .swap files and raise SwapRefused. A complete .swap segment would otherwise become
+        part of the log at the next opening.
         """
         state = self._state
         try:
@@ -128,7 +129,11 @@ class SegmentSwap:
             raise SwapRefused(str(failure)) from failure
 
     def _put_in_place(self, number: int, count: int, base: int) -> None:
-        """Take steps 2 and 3 of compaction_files.py, and update the list of segments."""
+        """Take steps 2 and 3 of compaction_files.py, and update the list of segments.
+
+        number, count: the replaced segments, from the segment of this number on. base: the base offset of the new
+        segment.
+        """
         state = self._state
         due_ms = state.deletion_due_ms() + _GRACE_MS
         gone = state.segments.retire_for(base, number, count, due_ms=due_ms)

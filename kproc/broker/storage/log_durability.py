@@ -83,7 +83,12 @@ class LogDurability:
     def _segments_to_sync(
         self, sealed_count: int, *, is_due: bool, closes: bool
     ) -> tuple[list[LogSegment], int]:
-        """Return the segments of a sync point that has `sealed_count` sealed segments, and the offset where it ends."""
+        """Return the segments of a sync point and the offset at which the point ends.
+
+        sealed_count: number of sealed segments in the point. is_due: records were appended since the last point.
+        closes: the log is being closed cleanly, so the active segment is synced even without new records, for its
+        indexes.
+        """
         state = self._state
         sealed = state.unsynced.segments
         # Too many segments are sealed. The point ends where the first segment that it omits begins.

@@ -29,7 +29,10 @@ class OtherTopic(Corrupt):
 def check_topic(
     fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool, recovery_point: int
 ) -> None:
-    """Raise OtherTopic unless the directory's topic id, `found`, shows that its files belong to this topic.
+    """Raise OtherTopic unless the directory's topic id shows that its files belong to this topic.
+
+    found: the id in partition.metadata, None without the file. is_trusted: only the log's owner died, and not the host.
+    recovery_point: offsets below it were synced.
 
     A power loss removes partition.metadata only before the first sync of the log. After that the file was damaged or
     removed outside the broker, and the records belong to the topic: raise Corrupt.

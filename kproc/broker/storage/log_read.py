@@ -76,7 +76,10 @@ class LogReader:
     def _read_ranges(
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int
     ) -> tuple[list[FileRange], int]:
-        """Return (ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
+        """Return (file ranges, their bytes) from an offset on, up to the batch that holds the offset `bound`.
+
+        max_bytes: limit of the bytes, which the first batch may exceed with `minimum_one`.
+        """
         # This long function is not divided, because every partition of a Fetch that has records would pay for further
         # calls.
         state = self._state

@@ -89,7 +89,11 @@ class Verification:
         return epoch > self.epoch or not self.owns_epoch
 
     def tried_again(self, epoch: int, sequence: int, *, owns_epoch: bool) -> None:
-        """Record another batch of this producer that waits for the coordinator's answer."""
+        """Record another batch of this producer that waits for the coordinator's answer.
+
+        Keep the newest epoch, and in it the lowest first sequence. owns_epoch: each transaction of the producer has its
+        own epoch (KIP-890).
+        """
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch, self.lowest_sequence, self.owns_epoch = epoch, sequence, owns_epoch
 
@@ -208,7 +212,10 @@ class ProducerTable:
     def start_verification(
         self, producer_id: int, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int
     ) -> Verification:
-        """Record that a batch with this first sequence waits for its transaction's coordinator."""
+        """Record that a batch with this first sequence waits for its transaction's coordinator.
+
+        Return the verification. owns_epoch: each transaction of the producer has its own epoch (KIP-890).
+        """
         found = self.verifying.get(producer_id)
         if found is None:
             # Discard the oldest verification, because clients can invent producer ids without limit.
@@ -391,7 +398,11 @@ def _too_old(entry: ProducerEntry, epoch: int) -> KafkaError:
 
 
 def _check_first(entry: ProducerEntry | None, verification: Verification, sequence: int) -> None:
-    """Raise OUT_OF_ORDER_SEQUENCE_NUMBER if a transaction must not begin with this sequence."""
+    """Raise OUT_OF_ORDER_SEQUENCE_NUMBER if a transaction must not begin with this sequence.
+
+    entry: the producer's state in the partition, None if it has none. verification: of the batches that waited for the
+    coordinator; the transaction must begin with the lowest of their sequences, or with 0.
+    """
     is_unknown = entry is None or not entry.batches
     if sequence > verification.lowest_sequence or (sequence and verification.owns_epoch and is_unknown):
         expected = 0 if verification.owns_epoch and is_unknown else verification.lowest_sequence

@@ -194,7 +194,11 @@ def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> st
 
 
 def _refusal_of(bad: list[tuple[int, str]], count: int, *, is_misdated: bool) -> KafkaError:
-    """Return the error for a batch with these bad records, in Kafka's words."""
+    """Return the error for a batch with bad records, in Kafka's words.
+
+    bad: (number of the record in the batch, reason) of each bad record that is named. count: the number of all bad
+    records. is_misdated: the records have invalid timestamps.
+    """
     if is_misdated:
         message = "One or more records have been rejected due to invalid timestamp"
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, message, tuple(bad))

@@ -82,7 +82,8 @@ class Children:
     def start(self, role: ManagedRole, *, is_restart: bool) -> None:
         """Fork one role and send it its own descriptors and settings. `introduce` links it with its peers.
 
-        Raises OSError or FatalError if the host lacks a resource.
+        is_restart: an earlier process of the role has died in this run of the broker. Raises OSError or FatalError if
+        the host lacks a resource.
         """
         agent, plan = role.agent, self.plan
         role.reset(self._clock.now_ns())

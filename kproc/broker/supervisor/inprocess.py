@@ -414,7 +414,10 @@ class InProcessBroker:
         self._close_roles(is_clean=False)
 
     def _close_roles(self, *, is_clean: bool) -> None:
-        """Close the roles in the order of a stop, after all threads have ended."""
+        """Close the roles in the order of a stop, after all threads have ended.
+
+        is_clean: so far nothing prevents the marker of a clean stop, which the cleaner writes last.
+        """
         for agent in self._in_waves(CLOSE_WAVES):
             try:
                 if isinstance(agent, Cleaner):

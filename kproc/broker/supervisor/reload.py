@@ -160,9 +160,11 @@ class Reloader:
                 self._change([each])
 
     def _plan_change(self, name: str, value: str | None, *, is_as_started: bool) -> _SettingChange | None:
-        """Return the change for a setting that differs in the file.
+        """Return the change for a setting whose value in the file has changed to `value`.
 
-        If no change is needed or possible, log why and return None.
+        value: None if the setting is not in the file any more. is_as_started: the file has again the value with which
+        the broker started, so a dynamic value is only removed. If no change is needed or possible, log why and return
+        None.
         """
         stored = self._in_force().overrides.get(name)
         if not is_live(name):

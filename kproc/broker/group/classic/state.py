@@ -211,7 +211,11 @@ class ClassicState:
     # Answers.
 
     def join_result(self, member: Member, leader: str | None, *, skip_assignment: bool = False) -> JoinResult:
-        """Return a successful join of the present generation. The leader's has the list of all members."""
+        """Return a successful JoinGroup result of the present generation.
+
+        Only the leader's has the list of all members. skip_assignment: tell the leader not to assign, because the group
+        keeps its assignment (KIP-814).
+        """
         leads = leader == member.member_id
         return JoinResult(
             ErrorCode.NONE,

@@ -125,7 +125,11 @@ def _select(owned: OwnedPartitions, is_wanted: Callable[[bytes, int], bool]) -> 
 
 
 def _owns_any(reported: Assignment | None, partitions: OwnedPartitions) -> bool:
-    """Return True if the member may still own one of the partitions."""
+    """Return True if the member may still own one of the partitions.
+
+    reported: the partitions that the heartbeat reports as owned. None: the heartbeat reports nothing, so the member may
+    own any.
+    """
     if reported is None:
         return True
     return any(

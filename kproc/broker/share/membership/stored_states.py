@@ -113,7 +113,10 @@ class StoredStates:
         *,
         keeps_existing: bool = False,
     ) -> None:
-        """Initialize states with these start offsets. `on_done` gets an error code for each of them."""
+        """Initialize states of share partitions with these start offsets. `on_done` gets the error code of each.
+
+        keeps_existing: do not reset a state that exists already.
+        """
         epoch = group.state.epoch.epoch
         states = {each: InitializeState(epoch, offset, keeps_existing) for each, offset in offsets.items()}
         topic_ids = {topic_id for topic_id, _ in offsets}

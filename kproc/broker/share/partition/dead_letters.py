@@ -283,7 +283,7 @@ class DeadLetterWriter:
         self._finish(partition, queue, problem)
 
     def _finish(self, partition: SharePartition, queue: _Queue, problem: str | None) -> None:
-        """Archive the records of the batch."""
+        """Count the batch's dead letters as written, or as lost because of `problem`, and archive their records."""
         batch, queue.batch, queue.attempts = queue.batch, [], 0
         for letters in batch:
             count = letters.last - letters.first + 1

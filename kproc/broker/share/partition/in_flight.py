@@ -434,7 +434,7 @@ def _invalid_state(message: str) -> KafkaError:
 
 
 def _add_batch(batches: list[StateBatch], first: int, last: int, state: RecordState, count: int) -> None:
-    """Add a range with a state, or extend the last one."""
+    """Add a range of records with a state and delivery count, or extend the last range if that has the same."""
     if batches:
         before = batches[-1]
         if before.last + 1 == first and before.state == state and before.delivery_count == count:

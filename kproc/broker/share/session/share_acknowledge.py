@@ -72,7 +72,11 @@ def _respond(
     *,
     is_final: bool,
 ) -> None:
-    """Send the results. If the request ends the session, release its other records, as KafkaApis does."""
+    """Send the results of the acknowledgements.
+
+    is_final: the request ends the session. Then also close the session and release its other records, as KafkaApis
+    does.
+    """
     services = context.services
     if is_final:
         services.owner.share_sessions.close(session)
