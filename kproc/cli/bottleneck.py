@@ -143,7 +143,8 @@ def _queue(
 ) -> Finding | None:
     """Return a finding if requests wait long for a Handler, and longer than Produce waits for the disk.
 
-    If all cores of the host are busy, they explain shorter waits.
+    Return None otherwise. If all cores of the host are busy, they explain shorter waits. shares: by role the share of
+    the time in which it worked.
     """
     is_busy = host_busy is not None and host_busy >= _HOST_BUSY
     least_ms = _QUEUE_SLOW_BUSY_MS if is_busy else _QUEUE_SLOW_MS
@@ -171,7 +172,10 @@ def _queue(
 
 
 def _disk(status: Status, before: Status | None) -> Finding | None:
-    """Return a finding if Produce waits mostly for fdatasync, which is the time after the append."""
+    """Return a finding if Produce waits mostly for fdatasync, which is the time after the append.
+
+    Return None otherwise, and without an earlier status.
+    """
     produce = next((api for api in status["apis"] if api["request"] == "Produce"), None)
     mean = _means(produce, before) if produce is not None else None
     if mean is None or before is None:

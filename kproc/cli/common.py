@@ -195,7 +195,10 @@ def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def _prepared(client: Client, *, introduces: bool) -> Client:
-    """Limit the size of responses, and send kproc's name and version, so that `kproc clients` shows them."""
+    """Limit the size of responses.
+
+    With `introduces` also send kproc's name and version, which `kproc clients` shows.
+    """
     from kproc import __version__
 
     # Limit the size of responses: any user can listen at a free port, and could make a command of root fill the memory.

@@ -189,7 +189,10 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
 def _source(
     topics: list[str], span: OffsetRange, member: GroupMembership, *, follow: bool, tells: bool
 ) -> RecordSource:
-    """Return the source of the partitions to read: membership in the group, or without --group the user's choice."""
+    """Return the source of the partitions to read: membership in the group, or without --group the user's choice.
+
+    follow: read on at the present ends instead of stopping there. tells: print changes of the membership.
+    """
     from kproc.cli.group_member import GroupMember
     from kproc.cli.record_reader import Assigned, Progress
 

@@ -112,7 +112,10 @@ class GroupMember:
         return None if is_passing and not error.fatal() else f"group {self._group}: {describe_error(error)}"
 
     def finish(self, *, is_away: bool) -> None:
-        """Commit the offsets of the last printed records. The consumer leaves the group when it closes."""
+        """Commit the offsets of the last printed records. The consumer leaves the group when it closes.
+
+        is_away: the broker does not respond. Then only print that the last offsets may not be committed.
+        """
         from confluent_kafka import KafkaError, KafkaException
 
         self._is_ending = True

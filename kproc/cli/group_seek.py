@@ -140,7 +140,10 @@ def _start_offsets(client: Client, group: str) -> dict[Partition, int | None]:
 def _chosen(
     client: Client, topics: list[str] | None, committed: Mapping[Partition, int | None]
 ) -> dict[str, list[int]]:
-    """Return the partition numbers whose offsets are to be changed, by topic."""
+    """Return the partition numbers whose offsets are to be changed, by topic.
+
+    topics: the values of --topic, TOPIC or TOPIC:NUMBERS. Without them, choose the partitions with `committed` offsets.
+    """
     from kproc.client.requests import numbers_by_topic
 
     if not topics:
@@ -170,11 +173,11 @@ def _targets(
     shift: int | None,
     errors: dict[Partition, str],
 ) -> list[dict[str, Any]]:
-    """Return the old and new offset of each partition.
+    """Return the old and the new offset of each partition. Add offline partitions to `errors`.
 
-    The new offset is limited to the range from the log's start to its end.
-
-    Offline partitions are added to `errors`.
+    committed: the group's offsets. target: the position to which --to sets the group; None with --shift. shift: the
+    number of records by which --shift moves it, or None. The new offset is limited to the range from the log's start to
+    its end.
     """
     rows: list[dict[str, Any]] = []
     for topic, numbers in partitions.items():

@@ -288,7 +288,8 @@ def _fetched_offsets(
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
     """Return the rows of OffsetFetch by group and partition.
 
-    `refused` has the meaning that `committed_offsets` describes.
+    `refused` has the meaning that `committed_offsets` describes. require_stable: fail while an open transaction has
+    offsets of the group (KIP-447).
     """
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey

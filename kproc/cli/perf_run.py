@@ -209,7 +209,11 @@ def find_limit(
 
 
 def _busy_roles(before: Status | None, after: Status | None) -> dict[str, float]:
-    """Return by role of the broker the share (0 to 1) of the load's time in which the role worked."""
+    """Return by role of the broker the share (0 to 1) of the load's time in which the role worked.
+
+    before, after: the broker's status at both ends of the load. Return {} if one is None, because the broker shows no
+    status.
+    """
     if before is None or after is None:
         return {}
     earlier = {name_of(row): row for row in before["processes"]}

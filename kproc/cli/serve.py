@@ -222,7 +222,11 @@ def _run_dev_with_control(given: argparse.Namespace, flags: list[Flag], topics: 
 
 
 def _create_topics(config: Config, wanted: Mapping[str, int], *, is_temporary: bool) -> dict[str, int]:
-    """Create the topics of --topic before the broker starts. Return their numbers of partitions by name."""
+    """Create the topics of --topic before the broker starts. Return their numbers of partitions by name.
+
+    wanted: the number of partitions by name; 0 stands for num.partitions. Topics need a temporary data directory:
+    without `is_temporary` this is a usage error.
+    """
     if not wanted:
         return {}
     if not is_temporary:

@@ -180,7 +180,10 @@ def _unserved_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _first_lines(answer: Mapping[str, Any], key: str, label: str, words: str) -> list[str]:
-    """Return a line by the template `words` for each listed row, and one with the number of further rows."""
+    """Return a line `label: words` for each listed row of answer[key], and one with the number of further rows.
+
+    words: a template for the row's fields.
+    """
     found = answer.get(key)
     if not found or not found["count"]:
         return []

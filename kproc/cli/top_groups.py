@@ -78,7 +78,10 @@ def _with_age(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
 
 
 def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> PageSnapshot:
-    """Return the snapshot of the page: the rows, and a line with sums."""
+    """Return the snapshot of the page: the rows, and a line with sums.
+
+    gaps: a line about rows that cannot be shown, or None.
+    """
     lag = total(row["lag"] for row in rows)
     behind = sum(bool(row["lag"]) for row in rows)
     shown = "-" if lag is None else show_count(lag)

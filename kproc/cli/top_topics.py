@@ -122,7 +122,11 @@ class _Topics:
 def topics_snapshot(
     rows: list[dict[str, Any]], gaps: str | None = None, offline: dict[Partition, str] | None = None
 ) -> PageSnapshot:
-    """Return the snapshot of the page: the rows, and a line with sums."""
+    """Return the snapshot of the page: the rows, and a line with sums.
+
+    gaps: a line about values that cannot be shown, or None. offline: the partitions that are not served, with their
+    reasons.
+    """
     internal = sum(row["is_internal"] for row in rows)
     count = counted(len(rows) - internal, "topic") + (f" and {internal} internal" if internal else "")
     size = total(row["size_bytes"] for row in rows)

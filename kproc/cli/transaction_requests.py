@@ -30,7 +30,11 @@ def request_transactions(
     duration_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Row]:
-    """Return the rows of ListTransactions."""
+    """Return the rows of ListTransactions.
+
+    Each argument filters the rows by states, producer ids, least duration in ms or a regular expression for
+    transactional ids. None and -1 do not filter.
+    """
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 

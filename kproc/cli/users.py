@@ -219,7 +219,10 @@ def _offline(data: Path | None, config: Path | None) -> Config | None:
 
 
 def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
-    """Send the changes to the broker, or apply them to its directory. Raise a Failure for one that is rejected."""
+    """Send the changes to the broker, or apply them to its directory. Raise a Failure for one that is rejected.
+
+    offline: the settings of the stopped broker whose directory is changed, or None for a running one.
+    """
     if offline is not None:
         from kproc.broker.supervisor.offline_metadata import alter_users
 

@@ -127,7 +127,8 @@ class Coordinator(Protocol):
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read.
 
-        `offset` is its place in the log. `producer` is set if the record was written in a transaction.
+        value: None for a tombstone. offset: its place in the log. producer: set if the record was written in a
+        transaction.
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:

@@ -134,7 +134,10 @@ def fence(current: Transaction, cluster_version: int, now_ms: int, spare_id: int
 
 
 def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transaction | ErrorCode:
-    """Return the state with the request's partitions added, or an error. The first partitions start the transaction."""
+    """Return the state with the request's partitions added, NONE if it has them already, or an error.
+
+    current: the id's state, None for an unknown id. The first partitions start the transaction.
+    """
     if (
         current is not None
         and request.producer_id == current.next_producer_id != NO_ID
@@ -168,7 +171,10 @@ def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transa
 
 
 def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
-    """Return NONE for each partition that is in the transaction, and an error for the others (KIP-890)."""
+    """Return NONE for each partition that is in the transaction, and an error for the others (KIP-890).
+
+    current: the id's state, None for an unknown id.
+    """
     refusal = ErrorCode.NONE
     if current is None or request.producer_id != current.producer_id:
         refusal = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -188,7 +194,11 @@ def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
 
 
 def end(current: Transaction | None, request: EndRequest, now_ms: int, spare_id: int = NO_ID) -> Decision:
-    """Return the Prepare* state for an EndTxn, NONE if the request is a retry, or an error."""
+    """Return the Prepare* state for an EndTxn, NONE if the request is a retry, or an error.
+
+    current: the id's state, None for an unknown id. spare_id: a producer id to use when the epoch is exhausted, NO_ID
+    if none was allocated.
+    """
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     # While markers are sent, Kafka has Complete* as a pending state and answers CONCURRENT_TRANSACTIONS. A producer
