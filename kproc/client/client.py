@@ -169,6 +169,7 @@ class Client:
 
         With requests in flight it does nothing, because their responses would arrive before that of the login.
         """
+        # KIP-368: the broker closes a connection whose session has expired, so log in before that.
         if self.must_log_in_again and not self._pending and not self._received and not self._unread:
             self._login_again_ns = None
             self._log_in()

@@ -266,6 +266,8 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
     except StructError:
         raise ProtocolError("request header is too short") from None
     api_key = _KEYS.get(key)
+    # Nobody knows from which version on this API is flexible, so the end of its header is unknown. As in
+    # Kafka, the connection is then closed.
     if api_key is None:
         raise ProtocolError(f"unknown API key {key}")
     position = offset + REQUEST_HEADER.size
@@ -302,12 +304,14 @@ def encode_request_header(
     else:
         encoded = client_id.encode()
         head += INT16.pack(len(encoded)) + encoded
+    # The zero byte stands for no tagged fields, because Kafka has defined none for request headers.
     return head + b"\0" if request_header_version(api_key, api_version) == 2 else head
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     """Encode a response header in the header version that the API's version requires."""
     if response_header_version(api_key, api_version):
+        # KIP-482: a zero byte for no tagged fields, because Kafka has defined none for response headers.
         return INT32.pack(correlation_id) + b"\0"
     return INT32.pack(correlation_id)
 

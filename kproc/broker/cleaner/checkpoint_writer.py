@@ -88,6 +88,8 @@ class CheckpointWriter:
         problem: StorageFailure | None = None
         for (name, index), offset in self._named_starts.items():
             topic = image.topics_by_name.get(name)
+            # The topic was deleted since an older kproc wrote the file, so its log start must not pass to a
+            # new topic.
             if topic is None or image.partition(name, index) is None:
                 continue
             key = (topic.topic_id, index)

@@ -73,6 +73,7 @@ class CompactionSurvey:
         best: Candidate | None = None
         largest = 0.0
         looked_at = 0
+        # Copy the topics, because a delta can change the dictionary while this generator waits.
         for topic in list(self._image().topics_by_name.values()):
             config = self.config_of(topic)
             if not config.is_compacting:

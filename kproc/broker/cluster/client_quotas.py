@@ -85,6 +85,8 @@ class ClientQuotas:
 
         The precedence is that of Kafka's ClientQuotaManager.DefaultQuotaCallback.
         """
+        # KIP-55: an entity with the client's own user comes before any other, because a client can choose its
+        # client id, but not its authenticated user.
         for entity in (
             ((CLIENT_ID, client_id), (USER, user)),
             ((CLIENT_ID, None), (USER, user)),
@@ -188,6 +190,8 @@ class QuotaChanges:
             raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)
         host = names.get(IP)
+        # As in ClientQuotaControlManager, a host name must resolve, because a quota without an address would
+        # limit nobody.
         if host is not None and host not in resolvable and not is_address(host):
             raise _invalid(f"{host} is not a valid IP or resolvable host.")
         keys = _IP_KEYS if IP in names else _CLIENT_KEYS
@@ -195,6 +199,7 @@ class QuotaChanges:
         records: list[r.Record] = []
         for op in ops:
             key, value = op["key"], None if op["remove"] else op["value"]
+            # Two values of one key have no order, so neither of them can be the right one.
             if key in given:
                 raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
             given.add(key)
@@ -231,6 +236,7 @@ def _shown(entity: Entity) -> str:
 def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
+    # Kafka accepts NaN. No rate is above NaN, so the quota would be stored and would limit nobody.
     if not math.isfinite(value):
         raise _invalid(f"Quota {key} must be a finite number")
     # A quota of 0 would stop the client for ever. Kafka removes a quota with the flag `remove`, not with 0.
@@ -259,8 +265,11 @@ def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str
         kind, match_type, match = row["entity_type"], row["match_type"], row["match"]
         if not kind:
             raise _invalid("Invalid empty entity type.")
+        # As in Kafka's ClientQuotasImage: each type occurs once, because two names of one type match no
+        # entity.
         if kind in exact or kind in specified:
             raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+        # UNSUPPORTED_VERSION and not INVALID_REQUEST, because the type can be one of a newer Kafka.
         if kind not in (USER, CLIENT_ID, IP):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
         # KIP-546: 0 matches one name, 1 the default entity, 2 every entity that has the type.

@@ -148,6 +148,8 @@ class ConfigChanges:
         wanted: dict[str, str | None] = dict(before) if incremental else {}
         defaults = dynamic_settings.dynamic_defaults(self._image, self._config.node_id)
         for key, operation, value in changes:
+            # KIP-339: DELETE removes the topic's own value, so that the topic follows the default again, also
+            # a later one.
             if operation == OP_DELETE:
                 wanted.pop(key, None)
             elif operation in OP_NAMES:
@@ -330,8 +332,11 @@ def requested_changes(configs: list[dict[str, Any]], *, incremental: bool) -> li
     # KIP-339: two changes of one key in a request have no order. AlterConfigs in Kafka rejects them, too.
     if len({canonical_key(name) for name, _, _ in changes}) < len(changes):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    # An operation of a newer client must not count as SET, because the topic would get a value that nobody
+    # has wished.
     if unknown := [operation for _, operation, _ in changes if not OP_SET <= operation <= OP_SUBTRACT]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {unknown[0]}")
+    # As in ConfigAdminManager, only DELETE has no value. A null in another operation is a client's mistake.
     if nulls := [name for name, operation, value in changes if value is None and operation != OP_DELETE]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
     return changes
@@ -339,6 +344,7 @@ def requested_changes(configs: list[dict[str, Any]], *, incremental: bool) -> li
 
 def _list_row(name: str, operation: int) -> topic_config.TopicConfig:
     row = topic_config.TOPIC_CONFIGS.get(name)
+    # KIP-339: APPEND and SUBTRACT are for lists only, because another value has no elements.
     if row is None or row.kind is not Kind.LIST:
         raise _not_a_list(name, operation)
     return row
@@ -374,6 +380,8 @@ def _edit_list(before: str, operation: int, value: str) -> str:
     """Append the entries of `value` to a comma-separated list, each once, or remove them, and return the list."""
     entries = [entry for entry in before.split(",") if entry]
     named = [entry.strip() for entry in value.split(",") if entry.strip()]
+    # As in ConfigurationControlManager, an element that the list has already is not added again, so that a
+    # client can repeat the request.
     if operation == OP_APPEND:
         return ",".join([*entries, *(entry for entry in dict.fromkeys(named) if entry not in entries)])
     return ",".join(entry for entry in entries if entry not in named)

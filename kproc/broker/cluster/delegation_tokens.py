@@ -98,6 +98,7 @@ class TokenChanges:
             longest_ms = min(longest_ms, body["max_lifetime"])
         # Limit the sum, because responses encode the time as an int64.
         max_ms = min(now_ms + longest_ms, LONG_MAX)
+        # KIP-48: a token has two ends. A renewal delays the first, but never beyond the second.
         expires_ms = min(max_ms, now_ms + self._config.delegation_token_expiry_time_ms)
         token_id = base64.urlsafe_b64encode(self._random_id()).decode().rstrip("=")
         token = r.DelegationTokenSet(token_id, owner, requester, renewers, now_ms, expires_ms, max_ms)
@@ -119,6 +120,8 @@ class TokenChanges:
         token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
         if token is None:
             return self._refused()
+        # An expired token stays until the next removal. It must not become valid again, because its owner
+        # relies on its end.
         if has_expired(token, now_ms):
             return _failed(ErrorCode.DELEGATION_TOKEN_EXPIRED)
         # KIP-48: only the owner and the named renewers may prolong or end a token.
@@ -142,6 +145,7 @@ class TokenChanges:
         # KIP-48: a negative period expires the token at once.
         if body["period"] < 0:
             return _changed(token, now_ms), [r.DelegationTokenRemoved(token.token_id)]
+        # Check this after the removal, because an owner can remove a token that has expired.
         if has_expired(token, now_ms):
             return _failed(ErrorCode.DELEGATION_TOKEN_EXPIRED)
         return _expires(token, now_ms + body["period"])
@@ -167,6 +171,7 @@ class TokenChanges:
 
     def _refused(self) -> Handled:
         """Return the error for a token that does not exist, or for a broker without delegation tokens."""
+        # Without the secret key no HMAC can be computed, so no token can be found at all.
         disabled = self._key is None
         return _failed(
             ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED if disabled else ErrorCode.DELEGATION_TOKEN_NOT_FOUND
@@ -178,6 +183,8 @@ def _failed(code: ErrorCode) -> Handled:
 
 
 def _expires(token: r.DelegationTokenSet, at_ms: int) -> Handled:
+    # KIP-48: the longest lifetime was fixed when the token was issued, so that renewals cannot keep a token
+    # for ever.
     expires_ms = min(token.max_ms, at_ms)
     changed = msgspec.structs.replace(token, expires_ms=expires_ms)
     return _changed(token, expires_ms), [changed]

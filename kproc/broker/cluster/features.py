@@ -98,6 +98,8 @@ def unsupported_level(image: ClusterImage) -> str | None:
     None: all are supported.
     """
     for name, level in image.feature_levels.items():
+        # This release cannot know what a feature of a newer release changes in the data, so any level of it
+        # is too high.
         highest = _BY_NAME[name].highest if name in _BY_NAME else 0
         if level > highest:
             return f"the metadata have {name} at level {level}, and this broker supports at most {highest}"
@@ -149,6 +151,7 @@ def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
             # With one node the finalised range is a single level.
             {"name": name, "max_version_level": level, "min_version_level": level}
             for name, level in levels
+            # KIP-1022: level 0 means that a feature is off, so it has no finalised level to show.
             if level > 0
         ],
     }
@@ -197,6 +200,7 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
             "unsafe downgrade."
         )
+    # KIP-778: the type says what the operator intends, so a contradiction is an error.
     elif level > level_of(image, feature) and kind != UPGRADE:
         problem = "Can't downgrade to a newer version."
     if problem is not None or feature is None:

@@ -64,10 +64,13 @@ def _reset(value: str) -> str | None:
 
 
 def _dead_letter_topic(value: str) -> str | None:
+    # KIP-1191: two underscores begin the names of internal topics. Records of clients must not get into them,
+    # because their coordinators would read them.
     return "DLQ topic name must not start with '__'" if value.startswith("__") else None
 
 
 def _task_assignor(value: str) -> str | None:
+    # KIP-1071: the broker assigns the tasks, so a group can have only an assignor that the broker implements.
     if value == "sticky":
         return None
     return f"streams.assignor.name '{value}' is not a registered task assignor. Registered assignors are: [sticky]."
@@ -220,6 +223,7 @@ def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:
 
 def _check_heartbeat(family: str, configs: Mapping[str, str], config: Config) -> None:
     session, heartbeat = (f"{family}.session.timeout.ms", f"{family}.heartbeat.interval.ms")
+    # Both then are the broker's settings, which the start has checked already.
     if session not in configs and heartbeat not in configs:
         return
     times = [int(configs.get(name, GROUP_CONFIGS[name].default(config))) for name in (session, heartbeat)]

@@ -300,14 +300,19 @@ def without_secrets(data: bytes) -> bytes:
     """
     try:
         record = decode_record(data)
+    # A tool that shows a damaged log must go on. Bytes that are no record have no field to hide.
     except (msgspec.MsgspecError, ValueError):
         return data
     hidden = HIDDEN.encode()
     match record:
+        # An unknown name counts as a secret, because a newer kproc can have stored a password by it.
         case BrokerConfigSet(value=str(), name=name) if is_secret(name, if_unknown=True):
             return encode_record(msgspec.structs.replace(record, value=HIDDEN))
+        # Who knows this secret can compute the salts of users that do not exist, and so find out which users
+        # do.
         case ScramSecretMade():
             return encode_record(msgspec.structs.replace(record, secret=hidden))
+        # Who has the keys can try passwords without the broker (RFC 5802, security considerations).
         case ScramCredentialSet():
             keys = dict.fromkeys(("salt", "stored_key", "server_key"), hidden)
             return encode_record(msgspec.structs.replace(record, **keys))

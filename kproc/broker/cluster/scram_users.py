@@ -154,6 +154,7 @@ class UserChanges:
 
     def _delete(self, row: Row) -> r.Record:
         _check_name_and_mechanism(row)
+        # KIP-554: a deletion is about one mechanism, because the user can have a credential of each.
         if row["mechanism"] not in self._users().of(row["name"]):
             raise KafkaError(
                 ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
@@ -182,5 +183,7 @@ class UserChanges:
 def _check_name_and_mechanism(row: Row) -> None:
     if not row["name"]:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    # The number can be that of a newer mechanism. Nobody could log in by a credential that the broker cannot
+    # check.
     if row["mechanism"] not in KINDS_BY_NUMBER:
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")

@@ -123,6 +123,8 @@ class TopicChanges:
         for wish in _each_once(clear, _wished):
             name, topic_id = wish["name"], wish["topic_id"]
             try:
+                # As in ControllerApis.deleteTopics(), a repeated entry deletes nothing, because a deletion
+                # cannot be undone.
                 if times[_wished(wish)] > 1:
                     what = "id" if name is None else "name"
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
@@ -153,6 +155,8 @@ class TopicChanges:
             name = wish["name"]
             code, message = ErrorCode.NONE, None
             try:
+                # As in ControllerApis.createPartitions(), a topic that is named twice does not grow, because
+                # the two counts can differ.
                 if times[name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 self._grow_one(wish, pending)
@@ -167,6 +171,8 @@ class TopicChanges:
 
     def _create_one(self, wish: dict[str, Any], pending: PendingTopics) -> dict[str, Any]:
         name = wish["name"]
+        # Kafka Connect's TopicAdmin takes this error for success, because its workers create the same topic
+        # at the same time.
         if self._image.topic(name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         # Reject the name, because a Handler may still have the old directory of this name open
@@ -182,6 +188,8 @@ class TopicChanges:
         # A null is an error even if a later entry has a value.
         configs = check_all(given | dict.fromkeys(nulls))
         count = self._partition_count(wish)
+        # KIP-516: the id tells this topic from a deleted one with the same name. Otherwise a client's old
+        # metadata or an old directory could pass for those of the new topic.
         topic_id = self._new_topic_id()
         pending.records += [r.TopicCreated(name, topic_id), self._block(topic_id, 0, count, pending)]
         pending.records += [r.TopicConfigSet(topic_id, key, value) for key, value in configs.items()]
@@ -246,6 +254,8 @@ class TopicChanges:
                     ErrorCode.INVALID_REQUEST,
                     f"A manual partition assignment was specified, but {what} was not set to -1.",
                 )
+        # The three checks are those of ReplicationControlManager.createTopic(), in its order, so that clients
+        # get its error.
         numbers = Counter(row["partition_index"] for row in wish["assignments"])
         if twice := [number for number, times in numbers.items() if times > 1]:
             raise KafkaError(
@@ -253,6 +263,8 @@ class TopicChanges:
                 f"Found multiple manual partition assignments for partition {twice[0]}",
             )
         self._check_brokers([row["broker_ids"] for row in wish["assignments"]])
+        # Partitions have no gaps, because clients take the indexes below the number of partitions for the
+        # existing ones.
         if set(numbers) != set(range(len(numbers))):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -269,6 +281,8 @@ class TopicChanges:
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         before, count = len(topic.partitions), wish["count"]
+        # ReplicationControlManager.createPartitions() has an error of its own for the present count, so that
+        # a client that repeats a request learns that the topic has grown already.
         if count == before:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {before} partition(s).")
         # Kafka cannot remove partitions, because their records would be lost and keys would map to others.
@@ -278,6 +292,7 @@ class TopicChanges:
                 f"The topic {topic.name} currently has {before} partition(s); "
                 f"{count} would not be an increase.",
             )
+        # KIP-195: an assignment names only the new partitions, because the present ones keep their replicas.
         if wish["assignments"] is not None:
             if len(wish["assignments"]) != count - before:
                 raise KafkaError(
@@ -296,6 +311,8 @@ class TopicChanges:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
             )
+        # The partition table in shared memory has a fixed size. A partition without a slot could not publish
+        # its offsets.
         if pending.partition_count + count > self._image.free_slot_count:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -315,6 +332,8 @@ class TopicChanges:
         Raise KafkaError if it does not exist.
         """
         if name is None:
+            # No id is used twice, so UNKNOWN_TOPIC_ID means that the topic is gone, even if a new one has its
+            # name (KIP-516).
             topic = self._image.topic_by_id(topic_id)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
@@ -341,6 +360,8 @@ def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], obj
 def _unclear(wish: dict[str, Any]) -> tuple[str | None, bytes, ErrorCode, str] | None:
     """Return the error of a DeleteTopics entry with both a name and an id, or with neither. None for a valid entry."""
     name, topic_id = wish["name"], wish["topic_id"]
+    # KIP-516: since v6 an entry has either a name or an id. If it has both, they can mean two topics, and a
+    # deletion cannot be undone.
     if name is None and topic_id == NO_TOPIC_ID:
         return name, topic_id, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
     if name is not None and topic_id != NO_TOPIC_ID:

@@ -77,6 +77,8 @@ class FreedNames:
 
     def held(self, names: Collection[str]) -> frozenset[str]:
         """Return the names among these whose directories a Handler can still have open."""
+        # A restarted controller does not know which names its predecessor's Handlers still use, so every name
+        # can be in use.
         if not self._is_linked or self._unsure_until is not None:
             return frozenset(names)
         return frozenset(name for name in names if name in self._deleted)

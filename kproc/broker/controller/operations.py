@@ -198,6 +198,8 @@ class Operations:
 
     def _change_snapshots(self, operation: SnapshotOperation, on_reply: OnReply) -> None:
         """Let the supervisor create, restore or delete a snapshot. Only a broker for tests does that."""
+        # A restored snapshot replaces all data, so a mistake of a client must not reach a broker with real
+        # data.
         if not self._has_snapshots:
             raise OperationFailed(_NO_SNAPSHOTS)
         named = operation if isinstance(operation, RestoreSnapshot | DeleteSnapshot) else None
@@ -210,6 +212,7 @@ class Operations:
         results: list[dict[str, Any]] = []
         containment.run("the status", None, lambda: results.append(self._describe()))
         for on_reply in waiting:
+            # After an error in _describe the containment has logged it, and there is no result.
             if results:
                 answered(on_reply, results[0])
             else:
@@ -318,6 +321,7 @@ class Operations:
             for row in reply.get("clients", ()):
                 is_control = row["processor"] == CONTROL_PROCESSOR.index
                 row["listener_name"] = CONTROL if is_control else self.status.listener_name(row["listener"])
+                # The wall clock can have been set back since the accept, so limit the age to 0.
                 row["age_ms"] = max(0, self._wall_ms() - row["accepted_ms"])
             _passes_on(on_reply)(reply)
 

@@ -144,6 +144,7 @@ def hold(request: HandlerRequest, purgatory: Purgatory, deadline_ns: int, on_end
 def _read_range(path: bytes, inode: int, position: int, length: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        # A compaction can have renamed another file to this path. The inode number shows that.
         if os.fstat(descriptor).st_ino != inode:
             raise FileNotFoundError(f"{path!r} was replaced")
         return os.pread(descriptor, length, position)

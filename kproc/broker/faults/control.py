@@ -81,6 +81,7 @@ class FaultControl:
     def _add(self, request: HandlerRequest, operation: AddFault, on_reply: OnReply) -> None:
         rule = operation.rule
         validate(rule)
+        # The rule would never act, and a test would succeed without having tested anything.
         if rule.action == "fail-sync" and not self._services.config.waits_for_sync:
             raise InvalidRule(
                 "this broker never syncs its logs: start it with kproc.flush=group for fail-sync"
@@ -88,8 +89,11 @@ class FaultControl:
         if operation.is_dry_run:
             on_reply(OwnAnswer(result={"rule": msgspec.to_builtins(rule)}))
             return
+        # Handlers compare each request with all rules, so a test that never removes its rules would slow all
+        # requests down.
         if len(self._files.read()) >= RULES_MAX:
             raise InvalidRule(f"{RULES_MAX} fault rules exist already, which is the limit: remove some")
+        # Store the present size, because the rule counts the free bytes from the moment when it is added.
         if rule.action == "fill-disk":
             rule = msgspec.structs.replace(rule, used_bytes=used_bytes(self._services.config.log_dirs))
         rule_id = self._files.add(rule, request.connection_id)

@@ -57,6 +57,8 @@ class FaultyFs:
             excess = growth - max(0, self._free_bytes(rule))
             if excess > 0 and self._is_due(rule_id, rule):
                 fitting = b"".join(buffers)[: max(0, wanted - excess)]
+                # On a full disk write(2) stores the bytes that fit. Do the same, because the log must be able
+                # to remove such a part.
                 if fitting:
                     self._fs.write(descriptor, [fitting], position=position)
                 raise _failed(errno.ENOSPC, "write")
@@ -91,6 +93,8 @@ class FaultyFs:
         # Imported late, because it brings the decoder of requests into the controller and the cleaner.
         from kproc.broker.faults.matching import matches_name
 
+        # proc(5): the link has the file's present name, even after a rename, so that no table of open files
+        # is needed.
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         partition = parse_partition_directory_name(path.parent.name)
         if partition is None or path.suffix != LOG_SUFFIX:

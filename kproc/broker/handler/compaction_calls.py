@@ -71,6 +71,8 @@ class CompactionCalls:
     def _swap(self, body: SwapRequest) -> Swapped:
         started_ns = self._now_ns()
         owned = self._partitions.find((body.topic, body.partition))
+        # While the cleaner read the log, the partition got another owner or its topic was deleted. Only the
+        # owner renames segments, because it has them open.
         if owned is None or owned.log.state.topic_id != body.topic_id:
             raise SwapRefused("its owner does not have the partition open")
         owned.log.compaction.swap_segments(body.old, body.new)
@@ -79,6 +81,7 @@ class CompactionCalls:
     def _facts(self, body: LogRequest) -> CompactionPrepared:
         image = self._image()
         partition = image.partition(body.topic, body.partition)
+        # Compare the ids, because a new topic of the same name can exist by now, and its log is another one.
         if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
             raise SwapRefused("the topic was deleted")
         log = self._partitions.get(body.topic, partition).log

@@ -57,8 +57,10 @@ class LeaderEpochRaises:
         """Remove the requests whose epoch the metadata have reached. Send the others again. Called once a second."""
         for key, wanted in list(self._wanted.items()):
             topic, partition = self._image().topic_by_id(wanted.topic_id), self._image().partition(*key)
+            # A deleted partition needs no epoch, so its request would otherwise be sent for ever.
             if topic is None or partition is None or partition.leader_epoch >= wanted.epoch:
                 del self._wanted[key]
+            # The controller has answered an error, or the call was lost because the controller was restarted.
             elif key not in self._in_flight:
                 self._send(key)
 
@@ -69,6 +71,7 @@ class LeaderEpochRaises:
         def on_reply(reply: RaisedLeaderEpochs | Lost) -> None:
             self._in_flight.discard(key)
             error = failure_of(reply)
+            # Keep the request, so that the next tick sends it again.
             if error is not None:
                 logger.info("cannot raise the leader epoch of %s-%d yet: %s", *key, error)
 

@@ -76,6 +76,8 @@ class LogOpener:
         except OtherTopic as problem:
             # The directory has another topic id: its files come from another broker, or the files or the metadata were
             # restored from an older copy.
+            # A crash prevented the rename that deletes this directory, or a power loss undid it. Its records
+            # are to be deleted.
             if problem.topic_id in self._image().unfinished_deletions:
                 logger.warning("removing %s: its topic was deleted", directory)
                 rename_for_deletion(self._fs, directory)
@@ -88,6 +90,8 @@ class LogOpener:
     ) -> Log:
         known = self._checkpoint.offsets_of(topic, partition.index, directory, row)
         trusted = None
+        # The row is what the former owner published after its last append. Its writes are in the page cache
+        # even if it has died, so that the recovery need not look for the end of the log.
         if row is not None:
             trusted = TrustedEnd(
                 row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
@@ -130,8 +134,12 @@ class LogOpener:
     def delete_closed(self, topic: TopicImage, index: int) -> None:
         """Rename the directory of a deleted partition that is not open. Set it aside if it lacks the topic's id."""
         directory = self._directory_of(topic, index)
+        # No Handler has used the partition yet, or a Handler died after the rename and before its
+        # acknowledgement.
         if not self._fs.exists(directory):
             return
+        # Read the id from the files, because a directory of another topic can have this name after a power
+        # loss or a restored copy.
         topic_id = read_topic_id(self._fs, directory)
         if topic_id == topic.topic_id or (topic_id is None and not holds_records(self._fs, directory)):
             rename_for_deletion(self._fs, directory)

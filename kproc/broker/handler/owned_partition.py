@@ -97,6 +97,7 @@ class OwnedPartition:
         active = log.active
         self._row.publish(
             (
+                # A successor need not look for producers in the log if its row says that there are none.
                 self._holder_word if log.producers.by_id else self._quiet_word,
                 self.generation,
                 log.start_offset,
@@ -157,6 +158,8 @@ class OwnedPartition:
             self._purgatory.check(self.key)
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
+        # A sync for another request can have covered this offset already. A further fdatasync would only cost
+        # time.
         if self._log_state.recovery_point >= offset:
             on_done(0)
             return

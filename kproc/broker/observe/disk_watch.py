@@ -97,6 +97,7 @@ class DiskWatch:
         if len(self._rate_samples) < _RATE_SAMPLES_MIN:
             return None
         (first_ns, first_free), (last_ns, last_free) = self._rate_samples[0], self._rate_samples[-1]
+        # Retention or compaction has freed at least as much as was written, so the disk does not fill.
         if last_free >= first_free:
             return math.inf
         return self.free_bytes * (last_ns - first_ns) / (first_free - last_free) / NS_PER_S

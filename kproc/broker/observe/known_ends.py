@@ -41,6 +41,8 @@ class KnownEnds:
             )
 
     def _identity(self, name: str) -> tuple[int, int]:
+        # The cleaner replaces a checkpoint by a rename, so a new one has another inode. Compare the time,
+        # too, because the file system can use a freed inode number again at once.
         facts = self._fs.facts_at(by_id_path(self._directory / name))
         return (0, 0) if facts is None else (facts.st_ino, facts.st_mtime_ns)
 

@@ -228,6 +228,7 @@ class MetricsResponder:
             piece = scraper.sock.recv(REQUEST_BYTES_MAX)
         except BlockingIOError:
             return
+        # The scraper has closed its side before its request was complete, so there is nothing to answer.
         if not piece:
             self._close(scraper)
             return
@@ -284,6 +285,8 @@ class MetricsResponder:
             return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
         if not scraper.accepts_gzip:
             return _response(200, content_type, body, has_body=scraper.has_body)
+        # Compress only when a scraper accepts gzip, because compression costs time that other brokers need
+        # not spend.
         if self._gzipped is None:
             self._gzipped = zlib.compress(body, _GZIP_LEVEL, _GZIP_WBITS)
         return _response(200, content_type, self._gzipped, has_body=scraper.has_body, is_gzipped=True)
