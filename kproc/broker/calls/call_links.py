@@ -131,6 +131,7 @@ class Calls:
 
     def fail_all(self, peer: AgentId) -> frozenset[str]:
         """Reply Lost to every open call to a peer that has died. Return the names of their operations."""
+        # Collect the tokens first, because a callback can send another call, which changes the dictionary.
         lost = [token for token, each in self._open.items() if each.peer == peer]
         ops: set[str] = set()
         for token in lost:

@@ -69,6 +69,7 @@ class Config(
                 value = field.default_factory()
             else:
                 value = field.default
+            # The dataclass is frozen, so a plain assignment would raise an error.
             object.__setattr__(self, field.name, value)
         if values:
             raise TypeError(f"no such settings: {', '.join(values)}")
@@ -148,6 +149,7 @@ class Config(
 def _table() -> dict[str, Setting]:
     rows = {}
     for entry in dataclasses.fields(Config):
+        # Fields without a row, such as explicit_settings, are derived, and nobody can set them.
         if row := entry.metadata.get("setting"):
             name = entry.name.replace("_", ".")
             rows[name] = msgspec.structs.replace(row, name=name)
@@ -164,5 +166,6 @@ def is_secret(name: str, *, if_unknown: bool = False) -> bool:
     Returns `if_unknown` for a name that is not in SETTINGS.
     """
     plain = split_listener_key(name)[1]
+    # The name of a SASL mechanism can come first, as in plain.sasl.jaas.config.
     row = SETTINGS.get(plain) or SETTINGS.get(plain.partition(".")[2])
     return row.is_secret if row is not None else if_unknown

@@ -159,11 +159,14 @@ DueOf = tuple[Coordinator, str]
 # The client's error code by the code of a failed append. As in Kafka, clients retry, look for the coordinator again, or
 # give up.
 _CODE_OF_WRITE: Final[dict[int, ErrorCode]] = {
+    # These errors pass by themselves, so the client retries (Kafka's CoordinatorOperationExceptionHelper).
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    # This Handler cannot write to the partition any more, so the client looks for the coordinator again.
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    # A repeated request would fail in the same way, so the client gives up.
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,

@@ -209,6 +209,8 @@ class FaultInjector:
                     each.stop_waiting()
                     each.no_op()
                 requests.clear()
+        # One of the later requests is delayed, too. Those behind it wait for its end, so that the responses
+        # keep their order.
         if requests:
             self._delayed[connection_id].requests.extend(requests)
         self._check_switch()

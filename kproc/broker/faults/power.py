@@ -64,6 +64,7 @@ def prepare_record(config: Config, *, is_restored: bool) -> None:
     if lose.exists():
         record.restore_files()
         lose.unlink()
+    # The record goes on, because a restart of the broker syncs nothing.
     elif record.exists and not is_restored:
         return
     record.start()
@@ -104,6 +105,8 @@ class SyncRecord:
 
     def add_file(self, path: Path) -> None:
         """Reserve the inode of a new file. The caller holds the lock."""
+        # link(2): the second name keeps the inode in use after the file's deletion. Otherwise the kernel
+        # would give its number to another file.
         os.link(path, self._inodes / str(os.stat(path).st_ino))
 
     def add_content(self, source: str | Path, inode: int) -> None:
@@ -144,6 +147,8 @@ class SyncRecord:
     def _discard_all_but(self, inodes: set[int]) -> None:
         """Discard the files that have no name any more, neither in the record nor in log.dirs."""
         for link in self._inodes.iterdir():
+            # st_nlink 1: log.dirs has no name of the file. A file whose name is not synced yet has one, and
+            # must stay.
             if int(link.name) not in inodes and link.stat().st_nlink == 1:
                 link.unlink()
                 (self._contents / link.name).unlink(missing_ok=True)
@@ -178,6 +183,7 @@ class RecordingFs:
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """Open a file by the wrapped Fs, and reserve the inode of a new one."""
+        # The open of an existing file changes no name, so other roles need not be excluded.
         if not create:
             return self._fs.open(path, writable=writable)
         with self._record.locked():
@@ -210,6 +216,8 @@ class RecordingFs:
         self._fs.sync(descriptor)
         info = os.fstat(descriptor)
         with self._record.locked():
+            # fsync(2): the sync of a file does not bring its name to the disk. That needs a sync of the
+            # directory.
             if stat.S_ISDIR(info.st_mode):
                 self._record.add_names()
             else:

@@ -132,6 +132,8 @@ class RequestLog:
         os.close(self._fd)
 
     def _rotate(self) -> None:
+        # rename(2) replaces the former `.1` in one step. The open descriptor still refers to the renamed
+        # file.
         os.replace(self._path, self._path.with_name(self._path.name + ".1"))
         # Open the new file before the old one is closed, so that lines still have a file if the open fails.
         old = self._fd
@@ -231,11 +233,14 @@ def _produce_topics(version: int, body: memoryview) -> list[dict[str, str]]:
 
 def hide_secrets(api_key: int, fields: Any) -> Any:
     """Return a copy of the fields without values that can be secret, or the same object if the API has none."""
+    # These bytes are a password (PLAIN) or a token (OAUTHBEARER).
     if api_key == _AUTHENTICATE:
         return {**fields, "auth_bytes": HIDDEN}
+    # RFC 5802: a client computes its proof from the salted password, so who has it can log in.
     if api_key == _ALTER_USERS:
         rows = [{**row, "salted_password": HIDDEN} for row in fields["upsertions"]]
         return {**fields, "upsertions": rows}
+    # KIP-48: the HMAC is the password of a delegation token.
     if api_key in _WITH_TOKENS:
         return {**fields, "hmac": HIDDEN}
     # Show only known, harmless values, because configs can hold passwords, also unknown configs.
@@ -257,6 +262,7 @@ def _is_harmless(resource_type: int, name: str) -> bool:
     """Return True if a config is known and holds no secret."""
     if resource_type == _TOPIC:
         return name in TOPIC_CONFIGS
+    # There is no table of harmless names for the other types, so their values stay hidden.
     if resource_type != _BROKER:
         return False
     plain = split_listener_key(name)[1]

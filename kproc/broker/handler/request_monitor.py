@@ -68,11 +68,13 @@ class _MonitorWatch:
 
     def add(self, line: RequestLine, shown: Any) -> None:
         """Add a line, with the request's fields if the watch wants them and there is room for them."""
+        # A client that reads too slowly must not fill the memory. It gets the number of the lost lines.
         if len(self.lines) >= LINES_MAX:
             self.lost += 1
             return
         if self.filter.has_fields and isinstance(shown, dict):
             size = len(msgspec.json.encode(shown))
+            # Above the limit keep the line without its fields, so that all lines fit into one message.
             if self.fields_bytes + size <= FIELDS_BYTES_MAX:
                 self.fields_bytes += size
                 line = msgspec.structs.replace(line, fields=shown)
@@ -138,6 +140,7 @@ class RequestMonitor:
         """Return the lines of a watch since the last call. The first call begins the watch."""
         watch = self._watches.get(operation.watch)
         if watch is None:
+            # The watch has expired already. A new one would end at once.
             if operation.is_last:
                 return WatchedLines()
             if len(self._watches) >= WATCHES_MAX:
@@ -166,6 +169,7 @@ class RequestMonitor:
         """Add the line of an answered request to each watch whose filters it matches."""
         if self.log is not None:
             self.log.add(request, outcome, response_bytes)
+        # Leave out kproc's own operations, because the monitor would otherwise show its own calls.
         if request.api_key == PRIVATE_API_KEY or not self._watches:
             return
         topics, others = _names(request, self._services)

@@ -103,6 +103,7 @@ class OwnersRequest(Generic[P, A]):
         if self._parts:
             self._route(range(len(self._parts)))
         else:
+            # Without parts no owner would call back, and the client would wait for ever.
             self._on_done([])
 
     def start_for(self, context: RequestContext) -> None:

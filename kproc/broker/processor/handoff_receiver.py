@@ -113,6 +113,7 @@ class HandoffReceiver:
 
     def _can_keep(self, client_fd: int) -> bool:
         """Return False if this Processor leaves, or if the free descriptors are reserved for links (descriptor_end)."""
+        # A Processor that leaves passes its connections to others, so a further one would only delay its end.
         if self._state.is_leaving:
             return False
         if client_fd >= self._descriptor_end:

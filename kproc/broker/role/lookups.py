@@ -116,4 +116,5 @@ class Lookups:
 
 def addresses_of(host: str) -> list[str]:
     """Return every address of a host name. An address is returned as it is, without a look-up."""
+    # getaddrinfo(3) without a type returns each address once for every type of socket.
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

@@ -42,6 +42,7 @@ class DelayedOperation:
 
     def complete(self) -> bool:
         """Run `on_complete` unless it has run already. Return True if this call has run it."""
+        # An event and the deadline can come in the same duty cycle, and a client must get one response only.
         if self.is_completed:
             return False
         self.is_completed = True
@@ -151,6 +152,7 @@ class Purgatory:
             self.containment.run(_WOKEN, operation.owner, operation.try_complete)
             and not operation.is_completed
         ):
+            # `pop_due` has removed the operation's deadline. Without a new one it would never expire.
             self.deadlines.bring_forward(operation, operation.deadline_ns)
             return False
         operation.is_completed = True
@@ -165,6 +167,7 @@ class Purgatory:
 
     def _expire(self, operation: DelayedOperation) -> bool:
         self._remove(operation)
+        # Another operation's response has completed it, after the deadlines that are due were listed.
         if operation.is_completed:
             return False
         self.containment.run(_EXPIRED, operation.owner, operation.on_expire)

@@ -71,6 +71,8 @@ class Role:
         self.is_called = False
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
+        # epoll(7): with EPOLLET each signal is reported once, so that nobody has to read the descriptor to
+        # silence it.
         self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
 
     def watch(self, fd: int) -> None:
@@ -85,6 +87,7 @@ class Role:
         """Do periodic work and store the metrics. Due every STORE_MS; an idle role sleeps longer, up to `_rest_ms`."""
         self._next_store_ns = now_ns + _STORE_NS
         values = self._values
+        # The supervisor reads this time and reports a role whose time does not grow as hung.
         values[_HEARTBEAT] = now_ns
         values[_CYCLES] = self.cycle_count
         values[_RESCUED] = self._doze.rescued_count

@@ -276,6 +276,7 @@ def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
 
 
 def _phase(number: int) -> StreamsMemberPhase:
+    # The state of a newer Kafka must not prevent the load after a downgrade.
     return StreamsMemberPhase(number) if number in _PHASES else StreamsMemberPhase.UNKNOWN
 
 

@@ -133,9 +133,14 @@ def _check_in_child(config: Config, settings: DynamicSettings, names: list[str])
             os.write(writing, "\n".join(_check_contexts(config, settings, names)).encode())
             status = 0
         finally:
+            # Exit without the handlers and buffers that fork(2) has copied. They belong to the supervisor,
+            # which runs them itself.
             os._exit(status)
+    # pipe(7): the reader sees the end only when no process has the pipe open for writing, this one included.
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
+        # Read to the end before waitpid(2). Otherwise a report that exceeds the pipe's buffer would block the
+        # child for ever.
         text = answer.read().decode()
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         return [

@@ -231,6 +231,7 @@ def _fields_of(value: ConsumerRecordValue) -> Mapping[str, Any]:
             fields = {"session_timeout_ms": classic.session_timeout_ms, "protocols": protocols}
             return {**msgspec.structs.asdict(value), "classic": fields}
         case ExpressionTopics():
+            # Sort the names, so that the bytes do not depend on the order of a set.
             return {**msgspec.structs.asdict(value), "topic_names": sorted(value.topic_names)}
         case _:
             return msgspec.structs.asdict(value)
@@ -275,6 +276,7 @@ def _value_of(record_type: ConsumerRecordType, fields: dict[str, Any]) -> Consum
 
 def _member_metadata(fields: dict[str, Any]) -> MemberMetadata:
     classic = fields["classic"]
+    # A record without this field gets Kafka's default, which stands for a member of the consumer protocol.
     if classic == _NO_CLASSIC:
         classic = None
     if classic is not None:
@@ -284,6 +286,8 @@ def _member_metadata(fields: dict[str, Any]) -> MemberMetadata:
 
 
 def _phase(number: int) -> MemberPhase:
+    # As in Kafka's MemberState.fromValue(), the state of a newer Kafka must not prevent the load after a
+    # downgrade.
     return MemberPhase(number) if number in _PHASES else MemberPhase.UNKNOWN
 
 
@@ -291,8 +295,10 @@ def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:
     owned: dict[bytes, dict[int, int]] = {}
     for each in topics:
         partitions, epochs = each["partitions"], each["epochs"]
+        # Kafka before 4.3 wrote no epochs of partitions (KIP-1251), so those of its records are unknown.
         if epochs is None:
             epochs = [NO_EPOCH] * len(partitions)
+        # Neither list can be trusted then. A wrong epoch would fence the member that owns the partition.
         if len(epochs) != len(partitions):
             raise ProtocolError(f"{len(partitions)} owned partitions have {len(epochs)} epochs")
         owned[each["topic_id"]] = dict(zip(partitions, epochs, strict=True))

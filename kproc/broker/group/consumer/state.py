@@ -133,6 +133,8 @@ class ConsumerGroupState:
         known_id = self.instance_ids.get(instance_id)
         if known_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        # KIP-345: FENCED_INSTANCE_ID ends the former process of a static member. UNKNOWN_MEMBER_ID would let
+        # it join again, and the two would fence each other by turns.
         if known_id != member_id:
             raise KafkaError(
                 ErrorCode.FENCED_INSTANCE_ID,
@@ -225,6 +227,8 @@ class ConsumerGroupState:
 
     def _set_state(self, member: ConsumerMember, state: MemberState) -> None:
         for partition in _partitions_of(member.state):
+            # In a replay another member can own the partition by now, because compaction has removed records
+            # in between.
             if self.owners.get(partition) == member.member_id:
                 del self.owners[partition]
         member.state = state

@@ -136,6 +136,7 @@ class Runs:
     def append(self, run: Run) -> None:
         """Add a run behind the last one, or extend the last one."""
         assert not self._runs or self._runs[-1].last + 1 == run.first, (self._runs[-1], run)
+        # Otherwise every fetched batch would stay a run of its own, even if all are in the same state.
         if self._runs and self._runs[-1].is_like(run):
             self._runs[-1].last = run.last
         else:

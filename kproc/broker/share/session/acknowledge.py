@@ -168,10 +168,14 @@ def _are_valid(batches: Sequence[AcknowledgeBatch], rules: RenewRules) -> bool:
     before = -1
     for batch in batches:
         types = batch.types
+        # KafkaApis.validateAcknowledgementBatches() requires ascending batches, so that one pass can handle
+        # them.
         if batch.first > batch.last or batch.first < before or not types:
             return False
+        # KIP-932: a single type counts for all offsets of the batch. Otherwise each offset has its own.
         if len(types) > 1 and len(types) != batch.last - batch.first + 1:
             return False
+        # RENEW is newer than the other types (KIP-1222), so a request of an older version cannot have it.
         if min(types) < 0 or max(types) > highest:
             return False
         # KIP-1222: a client must set IsRenewAck, because a request that renews fetches nothing.

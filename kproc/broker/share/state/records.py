@@ -173,6 +173,7 @@ def decode_share_record(
         if key is None:
             raise ProtocolError("the record has no key")
         (number,) = INT16.unpack_from(key)
+        # After a downgrade the log can have records of a newer Kafka. They must not prevent the load.
         if number not in _TYPES:
             raise UnknownRecord(f"its key has the unknown type {number}")
         record_type = ShareStateRecordType(number)
@@ -180,6 +181,7 @@ def decode_share_record(
         if value is None:
             return share_key, None
         (version,) = INT16.unpack_from(value)
+        # The layout is unknown, and the state behind a record that was skipped would be wrong.
         if version != _VERSION:
             raise ProtocolError(f"the value has the unknown version {version}")
         fields, _position = _READERS[record_type](value, INT16.size)
