@@ -6,18 +6,22 @@ metadata_log.py opens, replays and writes them. The functions here change no fil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kproc.broker.cluster import records as r
+from kproc.broker.storage.catalog import describe_topic_id, list_partitions
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import Fs
 from kproc.common.errors import Corrupt, KafkaError
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import MAGIC, check_batch, decode_records, parse_header
+
+if TYPE_CHECKING:
+    from kproc.broker.cluster.image import ClusterImage
 
 START_WITHOUT: Final = "kproc.start.without.metadata"
 LOG_NAME: Final = re.compile(r"\d{20}\.log")
@@ -122,3 +126,27 @@ def has_batch_after(data: bytes, position: int) -> bool:
             return True
         at += 1
     return False
+
+
+def check_directories(fs: Fs, snapshot: Path, image: ClusterImage) -> None:
+    """Raise Corrupt if the data directory has a partition whose topic the metadata lack.
+
+    Topics are the last records of a snapshot, so a snapshot without its end lacks some.
+    """
+    known = image.topics_by_id.keys() | image.deleted_topics.keys()
+    for each in list_partitions(fs, snapshot.parent.parent):
+        if each.topic_id is not None and each.topic_id not in known:
+            raise Corrupt(
+                f"{snapshot}: its end seems to be missing, because it has no topic for {each.path} with "
+                f"{describe_topic_id(each.topic_id)}; if that directory is of another broker, move it away"
+            )
+
+
+def apply_to(image: ClusterImage, records: Sequence[r.Record], version: int, path: Path) -> None:
+    """Apply records of a file. Raise Corrupt if they change a topic or partition that the records before them lack."""
+    try:
+        image.apply_records(records, version)
+    except LookupError as error:
+        raise Corrupt(
+            f"{path}: a record up to version {version} is about a topic or partition that the records before it lack"
+        ) from error

@@ -35,14 +35,15 @@ from kproc.broker.cluster.metadata_files import (
     SNAPSHOT_NAME,
     START_WITHOUT,
     NewerRecord,
+    apply_to,
     batches_in,
+    check_directories,
     has_batch_after,
     records_of,
     version_in,
 )
-from kproc.broker.storage.catalog import describe_topic_id, list_partitions
 from kproc.broker.storage.format import METADATA_DIRECTORY
-from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
+from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, is_unlinked, sync_directory
 from kproc.common.clock import Clock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header
@@ -115,10 +116,31 @@ class MetadataLog:
         Raises KafkaError(KAFKA_STORAGE_ERROR) if the disk is full. Nothing has changed then, and the caller can retry.
         """
         delta = r.encode_delta(image.version, records)
+        if is_unlinked(self._fs, self._descriptor, self._path):
+            self._write_again(image)
         self.append(records)
         change = image.apply(delta)
         self.compact_if_large(image)
         return delta, change
+
+    def _write_again(self, image: ClusterImage) -> None:
+        """Write the metadata to a new log, because another program has removed the present one.
+
+        The writes and syncs of the removed file would succeed, and the next start would lack all of its changes.
+        """
+        logger.error(
+            "metadata_log=removed path=%s: another program has removed it; writing it again", self._path
+        )
+        try:
+            self._fs.make_directory(self._directory)
+            sync_directory(self._fs, self._directory.parent)
+            self._write_snapshot(image)
+            self._start_log(self.version)
+        except OSError as error:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The metadata log was removed and cannot be written again: {error.strerror}.",
+            ) from error
 
     def append(self, records: Sequence[r.Record]) -> None:
         """Append one delta's records and sync the file. Raise like `commit`, and FatalError if the sync fails."""
@@ -198,7 +220,7 @@ class MetadataLog:
         last_batch, needed = self._replay_all(logs, current, image)
         self.version = image.version
         if may_be_cut:
-            self._check_directories(self._directory / snapshots[-1], image)
+            check_directories(self._fs, self._directory / snapshots[-1], image)
         if snapshots and not logs:
             # A crash cannot cause this, because the new log is durable before the old one is removed.
             raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
@@ -268,21 +290,8 @@ class MetadataLog:
         if expected is None:
             self._compact_at = 0
         # A snapshot has fewer records than versions, so its version comes from the file's name, as in KRaft (KIP-630).
-        _apply(image, records, version_in(path.name), path)
+        apply_to(image, records, version_in(path.name), path)
         return expected is None and len(records) % SNAPSHOT_BATCH_RECORDS == 0
-
-    def _check_directories(self, snapshot: Path, image: ClusterImage) -> None:
-        """Raise Corrupt if the data directory has a partition whose topic the metadata lack.
-
-        Topics are the last records of a snapshot, so a snapshot without its end lacks some.
-        """
-        known = image.topics_by_id.keys() | image.deleted_topics.keys()
-        for each in list_partitions(self._fs, self._directory.parent):
-            if each.topic_id is not None and each.topic_id not in known:
-                raise Corrupt(
-                    f"{snapshot}: its end seems to be missing, because it has no topic for {each.path} with "
-                    f"{describe_topic_id(each.topic_id)}; if that directory is of another broker, move it away"
-                )
 
     def _replay(
         self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool
@@ -304,7 +313,7 @@ class MetadataLog:
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
                     f"follows version {image.version}: a file or batch is missing"
                 )
-            _apply(image, records_of(batch, path), after, path)
+            apply_to(image, records_of(batch, path), after, path)
         self._check_synced(path, end)
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
@@ -442,13 +451,3 @@ class MetadataLog:
             is_needed = name == self._path.name or name in needed
             if is_ours and version_in(name) < version and not is_needed:
                 self._fs.unlink(self._directory / name)
-
-
-def _apply(image: ClusterImage, records: Sequence[r.Record], version: int, path: Path) -> None:
-    """Apply records of a file. Raise Corrupt if they change a topic or partition that the records before them lack."""
-    try:
-        image.apply_records(records, version)
-    except LookupError as error:
-        raise Corrupt(
-            f"{path}: a record up to version {version} is about a topic or partition that the records before it lack"
-        ) from error

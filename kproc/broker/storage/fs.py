@@ -384,6 +384,19 @@ def _get_number(descriptor: int, name: str) -> int | None:
         return None
 
 
+def is_unlinked(fs: Fs, descriptor: int, path: Path) -> bool:
+    """Return True if an open file has lost its name, so that its content vanishes when it is closed."""
+    facts = fs.facts(descriptor)
+    if facts.st_nlink:
+        return False
+    # Check the path, too, because some file systems count no links.
+    try:
+        named = fs.facts_at(path)
+    except StorageFailure:
+        named = None
+    return named is None or named.st_ino != facts.st_ino
+
+
 def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace a file so that a reader, or a crash, sees either the old or the new content.
 

@@ -18,7 +18,7 @@ from kproc.broker.storage.format import (
     TXN_INDEX_SUFFIX,
     segment_file_name,
 )
-from kproc.broker.storage.fs import DiskFull, Fs, Shortage, StorageFailure
+from kproc.broker.storage.fs import DiskFull, Fs, Shortage, StorageFailure, is_unlinked
 from kproc.broker.storage.index import (
     CLOSED,
     OffsetIndex,
@@ -397,17 +397,7 @@ class LogSegment:
 
     def is_removed(self) -> bool:
         """Return True if the open .log file has lost its name, so that its records vanish when it is closed."""
-        if self.fd == CLOSED:
-            return False
-        facts = self.fs.facts(self.fd)
-        if facts.st_nlink:
-            return False
-        # Check the path, too, because some file systems count no links.
-        try:
-            named = self.fs.facts_at(self.path(LOG_SUFFIX))
-        except StorageFailure:
-            named = None
-        return named is None or named.st_ino != facts.st_ino
+        return self.fd != CLOSED and is_unlinked(self.fs, self.fd, self.path(LOG_SUFFIX))
 
     def deleted_paths(self) -> list[Path]:
         """Return the paths that the files have after mark_deleted()."""

@@ -465,7 +465,7 @@ def test_check_of_old_snapshots_ignores_deleted_topics(tmp_path, monkeypatch):
     partition_directory(tmp_path, 1)
     partition_directory(tmp_path, 2)
     log, image = open_log(tmp_path)
-    log._check_directories(tmp_path, image)
+    metadata_files.check_directories(OsFs(), tmp_path / METADATA_DIRECTORY / "snapshot", image)
     log.close()
 
 
@@ -581,3 +581,29 @@ def test_log_with_records_above_snapshot_stays_at_start(tmp_path, monkeypatch):
     (tmp_path / METADATA_DIRECTORY / snapshot).unlink()
     for _ in range(3):
         assert contents(reopened(tmp_path)) == contents(image)
+
+
+def test_removed_log_is_written_again_by_the_next_change(tmp_path: Path) -> None:
+    """The removed file could be written and synced, and the next start would lack its changes."""
+    log, image = open_log(tmp_path)
+    register = r.ClusterRegistered("c")
+    log.commit(image, [register, *new_topic(1, 0)])
+    (tmp_path / METADATA_DIRECTORY / FIRST_LOG).unlink()
+    log.commit(image, new_topic(2, 1))
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert contents(reopened(tmp_path / "copy")) == contents(image)
+    shutil.rmtree(tmp_path / METADATA_DIRECTORY)
+    log.commit(image, new_topic(3, 2))
+    log.close()
+    assert contents(reopened(tmp_path)) == contents(image)
+
+
+def test_change_is_rejected_if_a_removed_log_cannot_be_written(tmp_path: Path) -> None:
+    log, image = open_log(tmp_path)
+    log.commit(image, [r.ClusterRegistered("c")])
+    shutil.rmtree(tmp_path / METADATA_DIRECTORY)
+    (tmp_path / METADATA_DIRECTORY).write_bytes(b"")
+    with pytest.raises(KafkaError, match="was removed and cannot be written again"):
+        log.commit(image, new_topic(1, 0))
+    assert not image.topics_by_name
+    log.close()
