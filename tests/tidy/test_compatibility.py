@@ -42,7 +42,7 @@ def test_readme_has_the_number_of_apis() -> None:
 
 
 @pytest.mark.parametrize("suite", [librdkafka, kafka_python], ids=["librdkafka", "kafka-python"])
-def test_it_shows_how_each_suite_ends(document: str, suite: type) -> None:
+def test_document_shows_how_each_suite_ends(document: str, suite: type) -> None:
     """The message of a failure is what has to stand there."""
     lines = "\n".join(outcomes.in_words(outcomes.load(suite.EXPECTATIONS)))
     assert f"\n{lines}\n" in document, lines

@@ -28,7 +28,7 @@ def test_files_it_names_exist(readme: str) -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-def test_it_lists_every_document(readme: str) -> None:
+def test_readme_lists_every_document(readme: str) -> None:
     folders = [ROOT, *(ROOT / name for name in ("kproc", "bench", "tests", "scripts"))]
     documents = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.glob("*.md")}
     listed = set(re.findall(r"^\| \[[^\]]+\]\(([\w./-]+\.md)\) \| \S", readme, re.MULTILINE))

@@ -11,7 +11,7 @@ from kproc.cli.acl_rules import print_rules, row_of
 from kproc.cli.common import Format, print_done
 
 
-def test_what_was_done_is_told_in_a_line_each(capsys) -> None:
+def test_print_done_escapes_control_characters(capsys) -> None:
     print_done([{"rule": "a\nforged\x1b[2J"}], "deleted {rule}", Format.TABLE)
     assert capsys.readouterr().out == r"deleted a\nforged\x1b[2J" + "\n"
 

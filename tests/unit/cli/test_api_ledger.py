@@ -50,7 +50,7 @@ def test_ledger_has_each_api_of_kafka_with_its_status(capsys):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_what_is_not_served_is_shown_when_asked_for(capsys):
+def test_api_missing_shows_unserved_apis(capsys):
     assert run(["api", "--missing", "--format", "json"]) == 0
     rows = {row["api"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["Envelope"]["versions"] is None

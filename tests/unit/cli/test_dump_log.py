@@ -84,7 +84,7 @@ def test_every_kind_of_file_has_a_table(directory: Path, capsys) -> None:
         (["--verify", "--records", "."], 2, "shows no records"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(
+def test_dump_log_error_is_one_line(
     directory: Path, capsys, monkeypatch, arguments: list[str], code: int, words: str
 ) -> None:
     monkeypatch.chdir(directory)

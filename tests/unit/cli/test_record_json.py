@@ -19,7 +19,7 @@ RECORDS = [
 
 
 @in_one_test("record", RECORDS)
-def test_what_is_written_is_read_as_the_same_record(record):
+def test_json_line_round_trip(record):
     line = write_line(record)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
@@ -28,7 +28,7 @@ def test_what_is_written_is_read_as_the_same_record(record):
     )
 
 
-def test_what_a_line_does_not_say_is_the_producers_choice():
+def test_missing_fields_of_json_line_are_none():
     assert read_line(b'{"value": "v"}') == Outgoing(None, b"v", [], None, None)
     assert read_line(b'{"value": null, "key": "k", "partition": null}') == Outgoing(
         b"k", None, [], None, None
@@ -67,7 +67,7 @@ def test_headers_may_be_an_object():
         ('{"value": "\\ud800"}', "no JSON: "),
     ],
 )
-def test_what_is_no_record_is_refused_with_its_reason(line, words):
+def test_invalid_json_line_is_rejected_with_its_reason(line, words):
     with pytest.raises(BadLine) as caught:
         read_line(line.encode())
     assert words in str(caught.value)

@@ -25,7 +25,7 @@ def test_reader_is_done_when_each_partition_is_read_to_end():
     assert progress.is_done
 
 
-def test_what_was_written_since_the_start_was_not_asked_for():
+def test_records_after_the_initial_end_are_not_wanted():
     progress = Progress(ENDS)
     progress.add([("t", 0), ("t", 1)])
     assert not progress.wants(("t", 1), 2)

@@ -176,7 +176,7 @@ def test_answer_above_callers_bound_is_rejected_unread():
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"])
-def test_what_is_no_kafka_answer_is_told(answer):
+def test_answer_of_another_protocol_raises_connection_lost(answer):
     with (
         peer(lambda sock: (read_frame(sock), sock.sendall(answer))[1]) as client,
         pytest.raises(ConnectionLost, match="does not speak Kafka's protocol"),

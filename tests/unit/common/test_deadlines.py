@@ -46,7 +46,7 @@ def test_keys_that_come_and_go_leave_nothing_behind() -> None:
     assert len(deadlines._heap) < 100
 
 
-def test_those_that_are_due_come_in_the_order_of_their_times() -> None:
+def test_due_keys_come_in_the_order_of_their_deadlines() -> None:
     """Kafka's ThrottledChannelExpirationTest."""
     deadlines: Deadlines[int] = Deadlines()
     for key, at in ((1, 40), (2, 20), (3, 30), (4, 20)):

@@ -62,7 +62,7 @@ def test_a_query_that_never_ran_has_no_batch(pipeline: Pipeline, tmp_path: Path)
     assert (state.committed, state.planned, state.offsets) == (None, None, {})
 
 
-def test_what_is_no_checkpoint_is_said_in_one_line(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_damaged_checkpoint_raises_pipeline_error(pipeline: Pipeline, tmp_path: Path) -> None:
     write_batches(tmp_path / "state" / "lake", committed=0, planned=0)
     for text in ("", "v9\n{}\n", "v1\n", "v1\n{torn", "v1\n[]\n", 'v1\n{"batchWatermarkMs":null}'):
         (tmp_path / "state" / "lake" / "offsets" / "0").write_text(text)

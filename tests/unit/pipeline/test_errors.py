@@ -41,5 +41,5 @@ SQLSTATE: XXKST"""
         ("", "Exception"),
     ],
 )
-def test_what_spark_says_becomes_one_line(text: str, line: str) -> None:
+def test_spark_error_becomes_one_line(text: str, line: str) -> None:
     assert reason_of(Exception(text)) == line

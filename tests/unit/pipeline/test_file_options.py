@@ -99,7 +99,7 @@ def test_ignored_sink_option_is_rejected_with_place(
     assert told in str(caught.value)
 
 
-def test_what_spark_and_hadoop_know_is_passed_on_as_it_is(tmp_path: Path) -> None:
+def test_known_spark_and_hadoop_options_are_unchanged(tmp_path: Path) -> None:
     lines = [
         "header = true",
         'sep = ";"',

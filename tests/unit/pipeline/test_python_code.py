@@ -33,7 +33,7 @@ def test_a_function_is_found_by_file_and_by_module(steps: Path) -> None:
     assert resolve("json:loads", steps.parent)("1") == 1
 
 
-def test_what_it_raises_is_one_line_with_its_place(steps: Path) -> None:
+def test_exception_of_user_code_becomes_line_with_place(steps: Path) -> None:
     with pytest.raises(CodeError) as caught:
         call("steps:fail", resolve(f"{steps}:fail", steps.parent), 1)
     assert str(caught.value) == "steps:fail: ValueError: no (steps_of_test.py:9)"
@@ -50,7 +50,7 @@ def test_what_it_raises_is_one_line_with_its_place(steps: Path) -> None:
         ("json.py:f", "there is another module json; give the file another name"),
     ],
 )
-def test_what_cannot_be_had_is_said_in_one_line(steps: Path, reference: str, words: str) -> None:
+def test_unresolvable_reference_is_reported_in_one_line(steps: Path, reference: str, words: str) -> None:
     (steps.parent / "broken.py").write_text("def f(:\n")
     (steps.parent / "json.py").write_text("")
     where = f"{steps.parent}/{reference}" if ".py:" in reference else reference

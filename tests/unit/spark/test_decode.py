@@ -255,7 +255,7 @@ def test_formats_before_version_2_are_refused_with_the_way_out(magic: int) -> No
         decode(bytes(old))
 
 
-def test_what_is_no_batch_is_refused() -> None:
+def test_bytes_without_batch_header_raise_error() -> None:
     with pytest.raises(KafkaError, match=r"t-3: the batch at offset .*message format 120 is not known"):
         decode(b"x" * 100)
 

@@ -45,7 +45,7 @@ def options(rig: LogRig, **given: str) -> LogOptions:
         ({"startingTimestamp": "yesterday"}, "startingTimestamp is a whole number, not"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:
+def test_invalid_log_options_are_rejected_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text) as caught:
         plan(options(rig, **given))
     assert "\n" not in str(caught.value)

@@ -97,7 +97,7 @@ def test_a_header_that_is_cut_off_is_refused():
         (encode_batch(RECORDS, producer_id=1, producer_epoch=0), "sequence"),
     ],
 )
-def test_what_only_a_broker_may_write_is_refused_from_a_client(batch, why):
+def test_batch_that_only_brokers_write_is_rejected(batch, why):
     with pytest.raises(KafkaError, match=why) as refused:
         rb.check_from_client(check_batch(batch))
     assert refused.value.code == ErrorCode.INVALID_RECORD

@@ -60,7 +60,7 @@ def test_acceptor_sleeps_while_all_are_out_of_credits(start: Callable[..., Accep
     assert rig.taken() == [1]
 
 
-def test_nobody_is_accepted_before_a_processor_is_there(start: Callable[..., AcceptorRig]) -> None:
+def test_acceptor_without_processor_accepts_no_connection(start: Callable[..., AcceptorRig]) -> None:
     rig = start(0)
     rig.connect(3)
     rig.step(3)

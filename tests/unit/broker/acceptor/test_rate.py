@@ -26,7 +26,7 @@ def test_window_grows_to_all_samples_and_no_further() -> None:
     assert rate.per_second(30 * S - 1) == pytest.approx(5.0)
 
 
-def test_what_is_older_than_the_window_is_forgotten() -> None:
+def test_samples_older_than_the_window_do_not_count() -> None:
     rate = WindowedRate(2, S, 0)
     rate.record(100, 0)
     assert rate.per_second(int(1.9 * S)) > 0
@@ -107,7 +107,7 @@ def test_event_that_did_not_happen_does_not_delay_the_next() -> None:
         assert rate.grant(10, now_ns, S) == first
 
 
-def test_who_was_late_catches_up() -> None:
+def test_paced_rate_holds_if_the_caller_wakes_late() -> None:
     """A busy host wakes the Acceptor later than it asked: the rate holds all the same."""
     rate, now_ns, taken = PacedRate(11, S, 0), 0, 0
     while now_ns < 60 * S:

@@ -171,7 +171,7 @@ def test_nothing_of_it_exists_without_an_authorizer() -> None:
     )
 
 
-def test_who_may_not_alter_the_cluster_changes_no_rule(broker: Broker) -> None:
+def test_acl_apis_without_alter_on_cluster_change_no_rule(broker: Broker) -> None:
     create(
         broker,
         {

@@ -70,7 +70,7 @@ def test_unauthenticated_or_token_only_client_is_rejected(
 @pytest.mark.parametrize(
     ("protocol", "who"), [("SSL", ALICE), ("SASL_SSL", ALICE), ("SASL_PLAINTEXT", ALICE)]
 )
-def test_who_has_proved_who_it_is_may_ask(rig: HandlerRig, protocol: str, who: Principal) -> None:
+def test_authenticated_connection_may_create_token(rig: HandlerRig, protocol: str, who: Principal) -> None:
     set_protocol(rig, protocol)
     assert ask(rig, who, CREATE)["error_code"] == 0
 

@@ -131,7 +131,7 @@ def test_every_version_commits_what_counts_with_its_transaction(scene: Scene, ve
 
 
 @pytest.mark.parametrize("version", [7, 8])
-def test_who_wants_stable_offsets_waits_for_the_transaction(scene: Scene, version: int) -> None:
+def test_stable_offset_fetch_waits_for_the_transaction(scene: Scene, version: int) -> None:
     scene.commit(5)
     scene.end()
     scene.commit(6)
@@ -311,7 +311,7 @@ def test_without_verification_only_the_newest_version_asks(
 
 
 @pytest.mark.parametrize("version", [5, NEWEST])
-def test_what_cannot_be_committed_is_told_each_by_itself(scene: Scene, version: int) -> None:
+def test_txn_offset_commit_reports_errors_by_partition(scene: Scene, version: int) -> None:
     def topic(name: str, *indexes: int, metadata: str | None = None) -> dict[str, Any]:
         parts = [
             {"partition_index": index, "committed_offset": 5, "committed_metadata": metadata}

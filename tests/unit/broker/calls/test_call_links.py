@@ -128,7 +128,7 @@ def test_large_call_and_large_reply_get_through(rig: CallRig) -> None:
     assert len(replies[0]["reads"]) == 2 << 20
 
 
-def test_who_asked_plainly_is_told_of_a_mistake_as_of_a_death(rig: CallRig) -> None:
+def test_unexpected_error_in_a_call_is_reported_as_lost(rig: CallRig) -> None:
     replies = rig.ask("a")
     rig.deliver()
     on_reply: Any = rig.asked[0][3]

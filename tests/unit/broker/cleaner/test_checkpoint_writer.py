@@ -159,7 +159,7 @@ def test_stop_without_metadata_keeps_checkpoints(tmp_path: Path, start: Callable
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()}.items() >= before.items()
 
 
-def test_who_knows_newer_metadata_is_answered_when_they_are_here(rig: CleanerRig) -> None:
+def test_checkpoint_request_waits_for_its_metadata_version(rig: CleanerRig) -> None:
     """The topic is newer than what the cleaner has heard: an answer now would be for a file that does not name it."""
     rig.create("known")
     rig.write_row("known", 0, start=1, end=9, recovery=0)

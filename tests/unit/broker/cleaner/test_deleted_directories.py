@@ -49,7 +49,7 @@ def test_directory_is_removed_although_the_clock_was_set_back(rig: CleanerRig) -
     assert not doomed.exists()
 
 
-def test_what_earlier_runs_left_of_deleted_topics_is_removed(
+def test_deleted_directory_of_earlier_run_is_removed(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
     doomed = doomed_directory(tmp_path)
@@ -60,7 +60,7 @@ def test_what_earlier_runs_left_of_deleted_topics_is_removed(
     assert not doomed.exists()
 
 
-def test_what_cannot_be_removed_is_tried_again(
+def test_failed_removal_of_directory_is_tried_again(
     tmp_path: Path, start: Callable[..., CleanerRig], caplog: pytest.LogCaptureFixture
 ) -> None:
     class StubbornFs(OsFs):

@@ -134,7 +134,7 @@ def test_validation_changes_nothing(quotas: Quotas) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_as_in_kafka(
+def test_invalid_client_quota_is_rejected_as_in_kafka(
     quotas: Quotas, entity: dict[str, str | None], ops: list[tuple[str, float]], words: str
 ) -> None:
     message = quotas.refuse(entity, *ops)

@@ -206,7 +206,7 @@ def test_broker_named_twice_is_rejected_in_any_notation(cluster, other):
 
 
 @pytest.mark.parametrize("name", ["1_0", " 1", "1.0", "9" * 5000])
-def test_what_java_reads_as_no_number_is_no_broker(cluster, name):
+def test_broker_id_that_java_cannot_parse_is_rejected(cluster, name):
     ((code, message),) = outcome(cluster.alter(changes(BROKER, name, ("log.retention.ms", SET, "1"))))
     assert code == INVALID_REQUEST
     assert "Node id must be an integer" in message

@@ -86,7 +86,7 @@ def test_life_is_as_long_as_wished_and_no_longer_than_set(
     assert token["expiry_timestamp"] - token["issue_timestamp"] == first_ms
 
 
-def test_what_is_stored_is_no_secret(cluster: InMemoryController) -> None:
+def test_metadata_hold_no_hmac_or_key_of_a_token(cluster: InMemoryController) -> None:
     token = create(cluster)
     stored = b"".join(cluster.deltas) + cluster.image.snapshot()
     assert token["token_id"].encode() in stored
@@ -131,7 +131,7 @@ def test_owner_and_renewers_renew_until_the_end_of_its_life(cluster: InMemoryCon
 
 
 @pytest.mark.parametrize("op", ["renew", "expire"])
-def test_nobody_else_renews_or_expires_it(cluster: InMemoryController, op: str) -> None:
+def test_only_owner_or_renewer_changes_a_token(cluster: InMemoryController, op: str) -> None:
     token = create(cluster, requester=CARL)
     assert change(cluster, op, token, -1, CARL) == (ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, 0)
     assert change(cluster, op, {"hmac": b"nobody's"}, -1) == (ErrorCode.DELEGATION_TOKEN_NOT_FOUND, 0)
@@ -151,7 +151,7 @@ def test_expired_token_is_renewed_by_nobody(cluster: InMemoryController) -> None
     assert change(cluster, "expire", token, -1) == (0, 0), "it can be removed"
 
 
-def test_it_expires_when_told_to(cluster: InMemoryController) -> None:
+def test_expire_request_sets_the_expiry_of_a_token(cluster: InMemoryController) -> None:
     token = create(cluster)
     assert change(cluster, "expire", token, HOUR_MS, BOB) == (0, HOUR_MS)
     assert change(cluster, "expire", token, 2**63 - 1) == (0, 7 * DAY_MS)
@@ -160,7 +160,7 @@ def test_it_expires_when_told_to(cluster: InMemoryController) -> None:
     assert change(cluster, "expire", token, -1)[0] == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
 
 
-def test_those_that_have_expired_are_removed_and_no_others(cluster: InMemoryController) -> None:
+def test_only_expired_tokens_are_removed(cluster: InMemoryController) -> None:
     short = create(cluster, max_lifetime=HOUR_MS)
     long = create(cluster)
     cluster.clock.advance_ms(HOUR_MS)

@@ -58,7 +58,7 @@ def test_unusable_stored_setting_is_skipped_and_reported(
         assert current_value(image, config, name) == config.wire_value(name)
 
 
-def test_it_stays_stored_until_somebody_takes_it_away() -> None:
+def test_unusable_config_stays_stored_until_it_is_deleted() -> None:
     cluster = stored(("num.io.threads", "many"))
     again = ClusterImage.from_snapshot(memoryview(cluster.image.snapshot()))
     assert again.unusable_configs == {NODE: {"num.io.threads": "many"}}

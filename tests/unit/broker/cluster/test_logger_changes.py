@@ -41,7 +41,7 @@ def test_levels_are_set_and_taken_back() -> None:
         (("kproc", 9, "DEBUG"), INVALID_REQUEST, "Unknown operation"),
     ],
 )
-def test_what_is_refused_takes_its_whole_resource_with_it(
+def test_invalid_logger_change_rejects_its_whole_resource(
     change: tuple[str, int, str | None], code: ErrorCode, words: str
 ) -> None:
     levels, errors = requested_levels([resource(("kproc.broker.processor", SET, "DEBUG"), change)], 1, KNOWN)

@@ -73,7 +73,7 @@ def reopened_copy(image: ClusterImage) -> ClusterImage:
     return ClusterImage.from_snapshot(image.snapshot())
 
 
-def test_what_was_committed_is_there_after_a_start(three_topics):
+def test_committed_metadata_survive_a_restart(three_topics):
     directory, images, _ = three_topics
     assert contents(reopened(directory)) == contents(images[-1])
     log, image = open_log(directory)

@@ -50,7 +50,7 @@ def test_new_client_may_use_saved_quota_plus_one_topic(
     assert cluster.image.topic("c") is None
 
 
-def test_what_is_missing_comes_back_at_the_rate(cluster: InMemoryController) -> None:
+def test_mutation_quota_refills_at_its_rate(cluster: InMemoryController) -> None:
     create(cluster, topic("a", 30), strict=True)
     cluster.clock.advance_ms(4999)
     assert create(cluster, topic("b", 1), strict=True) == ([EXCEEDED], 1)

@@ -46,7 +46,7 @@ def test_secrets_are_replaced_and_the_rest_stays(record: r.Record) -> None:
         b"no record at all",
     ],
 )
-def test_what_is_no_secret_is_shown_as_it_is(data: bytes) -> None:
+def test_metadata_record_without_secret_is_unchanged(data: bytes) -> None:
     assert without_secrets(data) == data
 
 

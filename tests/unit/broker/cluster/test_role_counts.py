@@ -56,7 +56,7 @@ def test_more_or_less_is_refused_in_kafkas_words(count: str, reason: str) -> Non
     assert told == f"Dynamic thread count update validation failed for num.io.threads={count}, {reason}"
 
 
-def test_what_counts_is_the_value_in_force() -> None:
+def test_half_and_double_apply_to_the_value_in_force() -> None:
     image = image_with(num_io_threads="8")
     assert refusal(image, "1", {"num.io.threads": "16"}) is None
     assert refusal(image, "1", {"num.io.threads": "3"}) is not None

@@ -47,7 +47,7 @@ def cluster() -> InMemoryController:
         (upsertion(iterations=16385), ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"),
     ],
 )
-def test_what_kafka_refuses_is_refused_and_the_others_are_not(
+def test_invalid_scram_change_is_rejected_alone(
     cluster: InMemoryController, row: dict[str, Any], code: ErrorCode, message: str
 ) -> None:
     results = alter(cluster, row, upsertion(name="bob"))
@@ -83,7 +83,7 @@ def test_snapshot_restores_users_and_secret_for_unknown_ones(
 
 
 @pytest.mark.parametrize("number", KINDS_BY_NUMBER)
-def test_who_does_not_exist_looks_like_most_who_do(cluster: InMemoryController, number: int) -> None:
+def test_unknown_scram_user_gets_the_most_usual_parameters(cluster: InMemoryController, number: int) -> None:
     kind = KINDS_BY_NUMBER[number]
     for name in ("a", "b"):
         alter(cluster, upsertion(name=name, mechanism=number, iterations=8192, salt=b"s" * 20))

@@ -15,7 +15,7 @@ def test_listener_prefixed_value_overrides_plain_one():
     assert SETTINGS.text("max.connections") == "10"
 
 
-def test_what_was_not_changed_is_the_static_value():
+def test_unchanged_dynamic_setting_has_its_static_value():
     assert SETTINGS.text("num.network.threads", "EXTERNAL") is None
     assert SETTINGS.integer("num.network.threads", 2) == 2
     assert SETTINGS.integer("max.connections", 7, "external") == 3

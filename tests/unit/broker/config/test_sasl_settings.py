@@ -133,7 +133,7 @@ def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_nobody_could_log_in_with_is_refused_in_one_line(
+def test_unusable_sasl_settings_are_rejected_in_one_line(
     settings: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:

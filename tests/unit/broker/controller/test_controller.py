@@ -254,7 +254,7 @@ def test_damaged_calls_and_replies_do_not_end_the_controller(
     assert rig.controller.containment.count > 0
 
 
-def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) -> None:
+def test_changed_settings_are_sent_at_once_and_at_next_start(tmp_path: Path) -> None:
     with ExitStack() as stack:
         rig = ControllerRig(stack, tmp_path)
         assert rig.settings == [DynamicSettings(NEW_CLUSTER_CONFIGS)]

@@ -64,7 +64,7 @@ def test_handler_without_snapshot_may_hold_earlier_deletion(rig: Rig) -> None:
     assert not rig.names.held(["t"])
 
 
-def test_who_waits_too_long_is_told_which_names_are_held(rig: Rig) -> None:
+def test_wait_for_a_name_ends_after_its_time_limit(rig: Rig) -> None:
     rig.names.deleted(["t"], 7)
     rig.wait("t", "other")
     rig.clock.advance_ms(WAIT_NS // 1_000_000 - 1)

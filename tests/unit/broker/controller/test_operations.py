@@ -106,7 +106,7 @@ def test_scale_is_answered_when_the_supervisor_has_done_it(
     assert second[0]["error"] is None
 
 
-def test_who_asked_for_a_long_change_is_told_to_ask_again(
+def test_long_scale_returns_a_ticket_to_ask_again(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     first = peers[0].ask_own("scale", processors=3)

@@ -74,7 +74,7 @@ def test_eager_coordinator_has_an_epoch_above_its_logs(start: Start) -> None:
     assert min(loaded_epochs(rig).values()) > 7
 
 
-def test_what_was_never_written_is_not_loaded_eagerly(start: Start) -> None:
+def test_partition_without_records_is_not_loaded_eagerly(start: Start) -> None:
     rig = eager(start, handlers=1, written=1)
     rig.kill(0)
     rig.start_handler(0, is_restart=True)

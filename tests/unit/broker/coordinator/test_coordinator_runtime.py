@@ -132,7 +132,7 @@ def test_waiters_of_moving_coordinator_go_to_next_one(
     assert client.outcomes == [ErrorCode.NOT_COORDINATOR] * len(NAMES)
 
 
-def test_what_was_not_appended_yet_is_before_the_partition_goes(
+def test_queued_writes_are_appended_before_partition_moves(
     start: Start, calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = start()
@@ -436,7 +436,7 @@ def test_client_leaving_while_coordinator_loads_is_harmless(
     assert Client(rig).ask(rig, eager_calls, "add", "n") == [{"value": 1}]
 
 
-def test_who_waits_for_a_coordinator_that_moves_is_told_at_once(
+def test_requests_wait_ends_when_their_coordinator_moves(
     start: Start, eager_calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = unasked(start, handlers=2)

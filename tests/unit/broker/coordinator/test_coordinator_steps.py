@@ -403,7 +403,7 @@ def test_removal_of_one_group_with_many_offsets_is_divided(start: Start, way: st
     assert codes == ([0] if way == "delete" else [])
 
 
-def test_nobody_commits_to_or_joins_a_group_while_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_in_deletion_rejects_commits_and_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     for module in ("coordinator", "removal"):
         monkeypatch.setattr(f"kproc.broker.group.{module}.TOMBSTONES_AT_ONCE", 1)

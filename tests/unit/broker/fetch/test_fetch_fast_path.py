@@ -283,14 +283,14 @@ def test_leader_epochs_are_compared(rig: HandlerRig, version: int) -> None:
     assert ask.known == (4 if version >= 9 else 8)
 
 
-def test_what_a_quota_counts_goes_the_general_way(rig: HandlerRig) -> None:
+def test_fetch_with_quota_uses_the_general_path(rig: HandlerRig) -> None:
     ask = Asker(rig)
     assert [ask.same(frame(rig, 11, 30)) for _ in range(2)] == [False, True]
     set_quota(rig, CONSUMER_BYTE_RATE, 10_000_000)
     assert not any(ask.same(frame(rig, 11, 30)) for _ in range(4))
 
 
-def test_what_is_logged_goes_the_general_way(rig: HandlerRig) -> None:
+def test_logged_fetch_uses_the_general_path(rig: HandlerRig) -> None:
     ask = Asker(rig)
     assert [ask.same(frame(rig, 11, 30)) for _ in range(2)] == [False, True]
     switch(rig, "all")

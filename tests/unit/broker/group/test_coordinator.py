@@ -43,7 +43,7 @@ def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:
     assert rig.states()["g"] != "Stable"  # Its session began anew, and has ended.
 
 
-def test_what_was_deleted_stays_deleted(rig: Rig) -> None:
+def test_deleted_group_stays_deleted_after_reload(rig: Rig) -> None:
     rig.commit(7)
     rig.log.sync()
     codes: list[int] = []
@@ -72,7 +72,7 @@ def test_a_group_with_members_is_not_deleted(rig: Rig) -> None:
     assert codes == [ErrorCode.NON_EMPTY_GROUP]
 
 
-def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
+def test_resignation_answers_waiting_joins_not_coordinator(rig: Rig) -> None:
     rig.settle()
     waiting = rig.join()
     rig.coordinator.resign()

@@ -35,7 +35,7 @@ def test_a_member_leaves_once(rig: GroupRig) -> None:
     assert codes_of(rig.leave(members[0], members[0])) == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_nobody_leaves_and_nothing_happens(rig: GroupRig) -> None:
+def test_leave_group_of_unknown_member_changes_nothing(rig: GroupRig) -> None:
     rig.make_stable()
     assert codes_of(rig.leave("stranger")) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert codes_of(rig.leave()) == []

@@ -190,7 +190,7 @@ def test_transactional_commit_needs_member_of_generation(rig: Rig) -> None:
     ]
 
 
-def test_what_was_not_appended_is_not_pending(rig: Rig) -> None:
+def test_failed_transactional_commit_is_not_pending(rig: Rig) -> None:
     rig.log.error = ErrorCode.INVALID_PRODUCER_EPOCH
     codes = rig.commit(5, producer=A)
     rig.log.flush()

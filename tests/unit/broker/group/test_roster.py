@@ -25,7 +25,7 @@ def test_joins_of_the_initial_delay_count(rig: GroupRig) -> None:
     assert rig.join().code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_who_was_told_an_id_has_no_place_yet(rig: GroupRig) -> None:
+def test_member_id_required_reserves_no_place_in_the_group(rig: GroupRig) -> None:
     rig.configure(group_max_size=1)
     told = [rig.join(requires_known_member_id=True).value.member_id for _ in range(2)]
     assert rig.join(told[1]).is_open
@@ -42,7 +42,7 @@ def test_last_rejoiners_of_oversized_group_are_removed(rig: GroupRig) -> None:
     assert list(rig.group.roster.members) == members[:2]
 
 
-def test_who_waits_already_may_ask_again(rig: GroupRig) -> None:
+def test_waiting_member_may_join_again_in_a_full_group(rig: GroupRig) -> None:
     members = rig.make_stable(2)
     rig.configure(group_max_size=1)
     rig.join(members[0])

@@ -98,7 +98,7 @@ def test_foreign_records_make_a_working_group(rig: GroupRig) -> None:
 # The two ends.
 
 
-def test_whoever_waits_is_told_that_the_coordinator_changed(rig: GroupRig) -> None:
+def test_waiting_joins_of_resigned_group_get_not_coordinator(rig: GroupRig) -> None:
     members = rig.make_stable()
     joins = [rig.join(), rig.join(members[0])]
     list(rig.group.resign())

@@ -83,7 +83,7 @@ def test_small_and_large_frames_of_a_connection_share_a_shape(rig: HandlerRig, v
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_differs_goes_the_general_way(rig: HandlerRig, version: int) -> None:
+def test_different_produce_in_block_uses_the_general_path(rig: HandlerRig, version: int) -> None:
     send(rig, frame(version))
     for other in (
         frame(version, partition=1),
@@ -145,7 +145,7 @@ def test_acks_all_waits_for_the_disk(start: Start) -> None:
     assert rig.taken() == 1
 
 
-def test_one_that_is_timed_gets_its_times(rig: HandlerRig) -> None:
+def test_timed_produce_in_block_reports_its_times(rig: HandlerRig) -> None:
     send(rig, frame(9))
     processor, arena, sent = rig.processors[0], rig.arena, frame(9)[4:]
     offset = arena.allocate(len(sent))
@@ -161,7 +161,7 @@ def test_one_that_is_timed_gets_its_times(rig: HandlerRig) -> None:
     assert rig.taken() == 0, "it goes the general way"
 
 
-def test_what_is_logged_goes_the_general_way(rig: HandlerRig) -> None:
+def test_logged_produce_in_block_uses_the_general_path(rig: HandlerRig) -> None:
     send(rig, frame(9))
     switch(rig, "all")
     before = len(lines(rig))

@@ -248,7 +248,7 @@ def test_a_groups_request_is_answered_by_who_came(start: Start) -> None:
     assert answer.fields(ApiKey.HEARTBEAT, 0)["error_code"] == int(ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def test_what_the_controller_never_took_is_lost_with_it(start: Start) -> None:
+def test_unread_call_to_dead_controller_is_lost(start: Start) -> None:
     """Its successor has a snapshot of its own, and is told and asked anew: nothing is kept for it."""
     rig = start()
     replies: list[Reply | Lost] = []

@@ -161,7 +161,7 @@ def test_other_clients_are_served_while_a_failure_waits(start: Start) -> None:
     assert "error_code" in rig.processors[0].ask(ApiKey.API_VERSIONS, 0, {}, connection=2)
 
 
-def test_who_leaves_while_its_failure_waits_is_forgotten(start: Start) -> None:
+def test_disconnect_during_delayed_login_failure_frees_request(start: Start) -> None:
     rig = start()
     shake(rig)
     rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_LOGIN)
@@ -366,7 +366,7 @@ def test_session_is_prolonged_while_its_connection_migrates(start: Start) -> Non
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_LOGIN], ids=["in time", "late"])
-def test_nobody_prolongs_the_session_of_another_user(start: Start, flags: int) -> None:
+def test_reauthentication_as_another_user_is_rejected(start: Start, flags: int) -> None:
     rig = start(connections_max_reauth_ms=60_000)
     prolonging(rig, flags=flags)
     rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": b"\0bob\0bobs-word"}, flags=flags)
@@ -381,7 +381,7 @@ def test_nobody_prolongs_the_session_of_another_user(start: Start, flags: int) -
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_LOGIN], ids=["in time", "late"])
-def test_nobody_prolongs_a_session_by_another_mechanism(start: Start, flags: int) -> None:
+def test_reauthentication_by_another_mechanism_is_rejected(start: Start, flags: int) -> None:
     rig = start(connections_max_reauth_ms=60_000)
     rig.processors[0].introduce("10.0.0.7", principal=ALICE, mechanism=SCRAM_SHA_256, ends_ns=5)
     rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "PLAIN"}, flags=flags)

@@ -40,7 +40,7 @@ def produced(answer: Answer) -> tuple[int, int]:
     return row["error_code"], row["base_offset"]
 
 
-def test_what_an_owner_answered_before_it_ended_is_not_lost(rig: HandlerRig) -> None:
+def test_reply_sent_before_owner_died_is_used(rig: HandlerRig) -> None:
     send_produce(rig)
     rig.handler(0).do_work(0)
     rig.handler(1).do_work(0)  # It has appended and answered.

@@ -167,7 +167,7 @@ def test_offsets_and_producers_go_along(start: Start) -> None:
     assert_at_rest(rig)
 
 
-def test_it_can_go_back_and_forth(start: Start) -> None:
+def test_partition_can_move_back_and_forth(start: Start) -> None:
     rig, index = start_with(start)
     for number in range(12):
         assert produce(rig, number % 2, index, sequenced(number)) == (0, number)
@@ -176,7 +176,7 @@ def test_it_can_go_back_and_forth(start: Start) -> None:
     assert_at_rest(rig)
 
 
-def test_what_was_never_opened_is_opened_by_the_new_owner(start: Start) -> None:
+def test_new_owner_opens_a_log_that_was_never_opened(start: Start) -> None:
     rig, index = start_with(start)
     rig.set_handler_count(2)
     assert len(rig.partitions(0)) == len(rig.partitions(1)) == 0
@@ -301,7 +301,7 @@ def test_pending_sync_is_acknowledged_before_transfer(start: Start) -> None:
     assert_at_rest(rig)
 
 
-def test_what_no_sync_has_confirmed_is_synced_by_the_new_owner(start: Start) -> None:
+def test_new_owner_syncs_unsynced_records(start: Start) -> None:
     rig, index = start_with(start, settings=GROUP)
     assert produce(rig, 0, index, sequenced(0)) == (0, 0)  # acks=1
     rig.set_handler_count(2)

@@ -125,7 +125,7 @@ def test_readiness_probe_has_no_line(start: Start) -> None:
     assert len([line for line in lines(rig) if line["requestHeader"]["clientId"] == "probe"]) == 1
 
 
-def test_it_is_switched_while_the_broker_runs(start: Start) -> None:
+def test_request_log_can_be_switched_on_at_run_time(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     processor = rig.processors[0]
@@ -251,7 +251,7 @@ def test_disk_that_refuses_costs_lines_and_nothing_else(
     assert len([r for r in caplog.records if "lines are lost" in r.message]) == 1
 
 
-def test_what_clients_log_in_with_is_hidden() -> None:
+def test_request_log_hides_passwords_and_tokens() -> None:
     token = {"auth_bytes": b"word"}
     assert hide_secrets(ApiKey.SASL_AUTHENTICATE, token) == {"auth_bytes": HIDDEN}
     row = {"name": "alice", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"word"}

@@ -75,7 +75,7 @@ def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiti
     assert not services.owner.forwarded
 
 
-def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waiting: list[Any]) -> None:
+def test_calls_of_leaving_handler_get_not_coordinator(services: Any, waiting: list[Any]) -> None:
     leaving, staying = call(services, 2, (0, "a")), call(services, 0, (0, "b"))
     services.image.handler_count = 2
     finish_calls_of_leavers(services)

@@ -133,7 +133,7 @@ def test_another_handlers_call_is_answered_the_same_way(services):
     assert replies == [Answers([{"at": 4, "wanted": "w4"}, None, {"at": 0, "wanted": "w0"}], 7)]
 
 
-def test_what_another_owner_has_by_now_is_asked_of_that_one(services):
+def test_rejected_part_goes_to_new_owner_after_newer_metadata(services):
     """Whoever was asked knows it first: nobody is asked before we know it, too."""
     done = ask(services, 1, 3)
     services.calls.pop()[3](Answers([None, {"at": 3}], 8))

@@ -56,7 +56,7 @@ def test_each_partition_gets_its_own_wherever_it_is(start: Start) -> None:
     assert written(rig, 1) == [(bytes.fromhex("00000001"), bytes.fromhex("000000000005"))]
 
 
-def test_it_is_answered_when_it_is_on_the_disk(start: Start) -> None:
+def test_marker_is_answered_after_its_sync(start: Start) -> None:
     rig = start(handlers=2, settings={"kproc.flush": "group"})
     rig.create_topic("t", partitions=4)
     for owner in (0, 1):

@@ -93,7 +93,7 @@ def test_answers_keep_request_order_whoever_replies_first() -> None:
     assert rig.done == [["A", "b here", "C", "D"]]
 
 
-def test_what_is_all_ours_is_answered_at_once_and_asks_nobody() -> None:
+def test_request_of_own_partitions_sends_no_call() -> None:
     rig = Rig(a=HERE)
     rig.start("a", "unknown")
     assert (rig.done, rig.calls) == ([["a here", "unknown nowhere"]], [])
@@ -173,7 +173,7 @@ def test_disconnected_client_gets_no_answer_or_new_request() -> None:
     assert (rig.done, rig.served, rig.calls) == ([], ["b"], [])
 
 
-def test_what_is_answered_at_once_waits_for_nobody_to_leave() -> None:
+def test_answered_request_does_not_watch_for_disconnect() -> None:
     rig = Rig(a=HERE)
     client: Any = rig
     rig.gather("a").start_for(client)

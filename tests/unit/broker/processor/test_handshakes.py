@@ -66,7 +66,7 @@ def test_nonsense_in_a_handshake_is_refused_with_an_alert(rig: ProcessorRig) -> 
     assert rig.metric("authentications_failed") == 1
 
 
-def test_who_is_late_is_closed(
+def test_handshake_beyond_its_timeout_closes_the_connection(
     rig: ProcessorRig, context: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     silent, half = rig.connect(flags=FLAG_TLS), rig.connect(flags=FLAG_TLS)

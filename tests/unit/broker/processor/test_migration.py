@@ -79,7 +79,7 @@ def test_session_travels_and_ends_at_the_other_processor(rig: MoveRig) -> None:
     assert only(rig.handler.take()).flags & FLAG_LOGIN
 
 
-def test_who_has_not_logged_in_does_not_travel(rig: MoveRig) -> None:
+def test_connection_before_login_does_not_migrate(rig: MoveRig) -> None:
     silent, begun = (rig.connect(0, flags=FLAG_SASL) for _ in range(2))
     begun.sendall(framed(b"token"))
     rig.step(2)
@@ -579,7 +579,7 @@ def test_some_connections_move_and_the_giver_goes_on(rig: MoveRig) -> None:
         exchange(rig, client)
 
 
-def test_nobody_moves_to_a_processor_that_is_not_there(rig: MoveRig) -> None:
+def test_no_connection_migrates_to_a_missing_processor(rig: MoveRig) -> None:
     rig.connect(0)
     assert rig.processors[0].move_connections(1, TWO) == 0
 

@@ -170,7 +170,7 @@ def test_large_frame_read_at_once_is_also_limited(start: Start, handlers: int) -
     ],
     ids=["-1", "least", "most", "GET", "POST", "TLS"],
 )
-def test_what_is_not_kafka_is_closed_counted_and_named(
+def test_malformed_request_closes_and_logs_the_connection(
     rig: ProcessorRig, caplog: pytest.LogCaptureFixture, sent: bytes, reason: str
 ) -> None:
     client = rig.connect()

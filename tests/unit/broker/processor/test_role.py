@@ -59,7 +59,7 @@ def test_response_ending_sleep_leaves_and_next_sleep_has_tick(
     assert wanted == [STORE_MS - 30]
 
 
-def test_who_wants_a_short_sleep_gets_one_sleep_only(rig: ProcessorRig, wanted: list[float]) -> None:
+def test_short_sleep_is_not_repeated_after_a_wake(rig: ProcessorRig, wanted: list[float]) -> None:
     """As somebody does who waits for the last answer."""
     client = rig.connect()
     rig.advance_ms(STORE_MS)

@@ -358,7 +358,7 @@ def test_other_producers_and_partitions_do_not_wait(start: Start) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_what_comes_from_other_handlers_waits_in_the_same_order(start: Start, acks: int) -> None:
+def test_forwarded_batches_wait_in_order_for_verification(start: Start, acks: int) -> None:
     rig = start(handlers=2)
     scene = scene_of(rig, partitions=4)
     index = next(n for n in range(4) if rig.owner("t", n) == 1)
@@ -429,7 +429,7 @@ def test_waiting_batches_are_rejected_with_versions_error(
 
 
 @pytest.mark.parametrize("version", [WITH_ABORTABLE, ADDING])
-def test_what_is_sent_again_after_a_refusal_gets_in_in_order(scene: Scene, version: int) -> None:
+def test_retries_after_failed_verification_keep_their_order(scene: Scene, version: int) -> None:
     """The one that was on its way when the others were refused must not be the first."""
     scene.send(0, version=version)
     scene.send(1, version=version)
@@ -598,7 +598,7 @@ def test_records_waiting_for_partition_are_verified_when_open(start: Start) -> N
 
 
 @pytest.mark.parametrize("home", [0, 1, 2])
-def test_what_waits_goes_with_its_partition_to_the_next_owner(start: Start, home: int) -> None:
+def test_unverified_batches_move_with_their_partition(start: Start, home: int) -> None:
     """From a client of the owner, of the next owner, and of a third Handler; guards stay behind."""
     rig = start(handlers=3)
     scene = scene_of(rig, partitions=0)

@@ -14,7 +14,7 @@ load_all()
 
 
 @in_one_test("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
-def test_it_can_be_encoded(key: int) -> None:
+def test_error_response_can_be_encoded_in_every_version(key: int) -> None:
     api = registry.APIS[key]
     if api.error_response is None:
         return

@@ -145,7 +145,7 @@ def test_several_frames_of_one_read_are_answered_in_order(rig: HandlerRig) -> No
     assert offsets(answers, 9) == [(0, 1, 0, 1), (0, 2, 0, 2), (0, 3, 0, 3)]
 
 
-def test_one_that_is_timed_goes_by_itself(rig: HandlerRig) -> None:
+def test_timed_produce_is_answered_separately(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     make_known(rig, 9, 1)
     processor.outbox.push(REQUEST, HEAD.pack(0, 1, 0, FLAG_TIMED), frame(9))
@@ -193,7 +193,7 @@ def test_every_one_is_in_the_request_log_while_it_is_on(rig: HandlerRig) -> None
         assert (len(lines(rig)), processor.bulk_sizes) == (logged, bulks)
 
 
-def test_those_of_one_owner_beside_forwarded_ones(start: Callable[..., HandlerRig]) -> None:
+def test_own_and_forwarded_produce_requests_in_one_run(start: Callable[..., HandlerRig]) -> None:
     rig = start(handlers=2)
     rig.create_topic("t", partitions=2)
     processor = rig.processors[0]
@@ -208,7 +208,7 @@ def test_those_of_one_owner_beside_forwarded_ones(start: Callable[..., HandlerRi
     assert processor.bulk_sizes == [2, 2], "the first turn went the general way"
 
 
-def test_those_before_a_move_are_answered_before_it_is_agreed_to(rig: HandlerRig) -> None:
+def test_produce_before_move_out_is_answered_before_moved(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     make_known(rig, 9, 2)
     fetch = fetch_fields([("t", bytes(16), [(0, 2)])], max_wait_ms=500, min_bytes=1 << 20)

@@ -96,7 +96,7 @@ def test_partition_that_is_forgotten_and_added_again_is_news() -> None:
     assert session.targets["a", 0].last_offsets == (-1, -1, -1)
 
 
-def test_those_that_got_data_go_to_the_end() -> None:
+def test_session_partitions_with_data_move_to_the_end() -> None:
     session = open_session(SessionCache(10), ("a", 0, 0), ("b", 0, 0), ("c", 0, 0), ("d", 0, 0))
     session.served([("a", 0), ("c", 0), ("gone", 0)])
     assert keys(session) == [("b", 0), ("d", 0), ("a", 0), ("c", 0)]

@@ -216,7 +216,7 @@ def test_everything_expires_when_the_broker_stops(purgatory: Purgatory, clock: M
     assert purgatory.deadlines.first == NEVER
 
 
-def test_what_parks_while_everything_expires_keeps_its_deadline(
+def test_request_parked_during_expire_all_keeps_its_deadline(
     purgatory: Purgatory, clock: ManualClock
 ) -> None:
     late: list[Waiting] = []

@@ -94,12 +94,12 @@ def test_deny_wins_wherever_it_stands(where: str) -> None:
 
 
 @in_one_test("operation", ["READ", "WRITE", "DELETE", "ALTER", "DESCRIBE", "ALL"])
-def test_what_allows_describe(operation: str) -> None:
+def test_operation_that_implies_describe(operation: str) -> None:
     assert may(table(rule(f"allow User:alice {operation} t")), DESCRIBE)
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS", "CLUSTER_ACTION"])
-def test_what_does_not_allow_describe(operation: str) -> None:
+def test_operation_that_does_not_imply_describe(operation: str) -> None:
     assert not may(table(rule(f"allow User:alice {operation} t")), DESCRIBE)
 
 
@@ -285,7 +285,7 @@ def config(**settings: str) -> Config:
     return Config.build({"authorizer.class.name": STANDARD, **settings})
 
 
-def test_who_can_change_rules_is_not_locked_out() -> None:
+def test_lockout_check_finds_who_can_alter_acls() -> None:
     empty = table()
     assert locks_everybody_out(config(), empty)
     assert not locks_everybody_out(Config.build({}), empty)

@@ -194,7 +194,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_cannot_be_used_is_told_in_one_line(
+def test_unusable_store_is_rejected_in_one_line(
     certificates: Certificates, issued: Issued, what: str
 ) -> None:
     settings, said = wrong(certificates, issued)[what]

@@ -168,7 +168,7 @@ def test_producers_are_as_before_a_write_that_failed(rig: LogRig, fs: FailingFs)
     log.close()
 
 
-def test_what_was_written_before_a_roll_that_failed_counts(rig: LogRig, fs: FailingFs) -> None:
+def test_batches_before_a_failed_roll_are_kept(rig: LogRig, fs: FailingFs) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     fs.fail_create(nth=2)  # The first is the checkpoint of the new leader epoch.

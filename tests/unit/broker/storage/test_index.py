@@ -110,7 +110,7 @@ def test_truncation(offsets: OffsetIndex, times: TimeIndex) -> None:
     assert (times.last(), times.last_timestamp) == (None, -1)
 
 
-def test_what_cannot_be_right_is_not_opened(tmp_path: Path) -> None:
+def test_damaged_index_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "b.index"
     assert open_offset_index(FS, path, BASE, 100) is None  # missing
     path.write_bytes(bytes(7))

@@ -130,7 +130,7 @@ def test_a_torn_batch_beyond_the_published_end_is_cut_off(rig: LogRig) -> None:
     log.close()
 
 
-def test_what_was_published_is_not_read_again(rig: LogRig) -> None:
+def test_open_trusts_bytes_below_the_published_row(rig: LogRig) -> None:
     row = published(rig, 10, 0)
     content = bytearray((rig.directory / LOG).read_bytes())
     content[65] ^= 1

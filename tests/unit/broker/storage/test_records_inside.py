@@ -81,7 +81,7 @@ def test_records_inside_are_looked_at_one_by_one(rig: LogRig) -> None:
     log.close()
 
 
-def test_so_many_bad_records_are_named_and_all_are_counted(
+def test_record_errors_name_some_and_count_all(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records_inside, "BAD_RECORDS_NAMED_MAX", 2)

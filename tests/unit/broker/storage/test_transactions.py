@@ -200,7 +200,7 @@ def test_an_older_coordinator_ends_nothing(log: Log) -> None:
     assert log.state.last_stable_offset == 2
 
 
-def test_what_a_marker_leaves_is_known_after_a_crash(rig: LogRig) -> None:
+def test_markers_survive_a_crash(rig: LogRig) -> None:
     log = rig.open()
     send(log, guard=begin(log))
     append_one(log, batch("between"))

@@ -76,7 +76,7 @@ def test_role_that_keeps_dying_never_ends_a_broker_that_serves() -> None:
     assert planner.problem is None
 
 
-def test_nobody_is_waited_for_in_a_stop() -> None:
+def test_stop_waits_for_no_restart() -> None:
     """The supervisor would look at once, again and again, until everything is drained."""
     planner = Planner()
     planner.has_started = True

@@ -162,7 +162,7 @@ def test_listener_of_a_name_is_bound_to_what_was_found(rig: Rig) -> None:
     assert rig.children.plan.endpoints[1].advertised_host == "some-name.invalid"
 
 
-def test_what_a_wildcard_is_advertised_as_is_looked_up_there_too(rig: Rig) -> None:
+def test_advertised_host_of_wildcard_is_looked_up(rig: Rig) -> None:
     rig.set(listeners=f"{PLAIN},C://:0")
     rig.scaler.advance()
     agent, what, body, on_reply = rig.children.asked.pop()

@@ -42,7 +42,7 @@ def test_exception_stands_in_the_same_line() -> None:
     assert "ZeroDivisionError: because" in json.loads(line)["exception"]
 
 
-def test_what_is_no_unicode_is_written_all_the_same() -> None:
+def test_log_line_with_lone_surrogate_is_written() -> None:
     with pytest.raises(UnicodeEncodeError):
         "\udcff".encode()
     assert json.loads(JsonFormatter("x").format(record("%s", "\udcff")))["message"]

@@ -18,7 +18,7 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-def test_what_is_as_it_should_be_is_settled_at_once(rig: Rig) -> None:
+def test_scale_to_present_counts_is_done_at_once(rig: Rig) -> None:
     rig.want(processors=2, handlers=2)
     assert rig.settled == [{"counts": {"processors": 2, "handlers": 2}, "steps": [], "took_ms": 0}]
 

@@ -67,5 +67,5 @@ def test_process_that_has_ended_already_counts_as_ended() -> None:
     os.close(fd)
 
 
-def test_nobody_is_watched_for_pid_0() -> None:
+def test_pid_0_has_no_process_watch() -> None:
     assert watch_process(0) is None

@@ -153,7 +153,7 @@ def test_loaded_decision_sends_no_marker_before_durable() -> None:
     assert rig.word == "CompleteCommit"
 
 
-def test_what_waits_to_be_sent_or_written_again_is_counted() -> None:
+def test_retries_of_markers_and_writes_are_counted() -> None:
     rig = CoordinatorRig()
     rig.end(ongoing(rig), COMMIT)
     assert rig.coordinator.count_retries() == (0, 0)

@@ -197,7 +197,7 @@ def test_a_producer_that_was_fenced_writes_nothing_more(start: Start, versions: 
 
 @both
 @pytest.mark.parametrize("is_owner", [True, False], ids=["owner", "coordinator"])
-def test_whoever_dies_a_transaction_is_ended_everywhere(
+def test_transaction_ends_everywhere_after_death_of_handler(
     start: Start, versions: tuple[int, int], *, is_owner: bool
 ) -> None:
     rig = synced(start, handlers=3)

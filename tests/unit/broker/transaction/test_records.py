@@ -53,7 +53,7 @@ def test_empty_state_has_null_partitions_ended_has_empty_list() -> None:
 
 @in_one_test("version", [PLAIN, FLEXIBLE])
 @in_one_test("state", [state for state in State if state != State.DEAD])
-def test_what_was_written_is_read(version: int, state: State) -> None:
+def test_transaction_record_round_trip(version: int, state: State) -> None:
     partitions = ONGOING.partitions if state != State.EMPTY else frozenset()
     written = Transaction(
         producer_id=1 << 40, epoch=32_767, timeout_ms=1, state=state, partitions=partitions, updated_ms=5

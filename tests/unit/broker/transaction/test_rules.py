@@ -159,7 +159,7 @@ def test_an_unknown_id_begins_with_a_new_producer_id() -> None:
 
 
 @pytest.mark.parametrize("state", [State.ONGOING, State.PREPARE_ABORT, State.PREPARE_COMMIT])
-def test_nobody_begins_before_the_transaction_has_ended(state: State) -> None:
+def test_init_producer_id_during_completion_is_concurrent(state: State) -> None:
     assert rules.init(transaction(state), InitRequest(5), NOW) == CONCURRENT
     assert rules.init(transaction(state), InitRequest(5, ID + 1, 3), NOW) == FENCED
 

@@ -94,7 +94,7 @@ def test_delegation_token_is_told_by_its_line() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told(given: dict[str, str], words: str) -> None:
+def test_invalid_client_security_settings_are_rejected(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_client_security(given)
     assert words in str(caught.value)

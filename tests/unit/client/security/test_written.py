@@ -77,7 +77,7 @@ def test_librdkafka_gets_certificates_of_every_store_as_pem(certificates: Certif
     assert librdkafka_settings(ClientSecurity()) == {}
 
 
-def test_what_a_client_has_no_setting_for_is_told(certificates: Certificates) -> None:
+def test_login_without_equivalent_setting_is_rejected(certificates: Certificates) -> None:
     token = ClientSecurity(None, ClientLogin("OAUTHBEARER", token="a.b.c"))
     with pytest.raises(ConfigError, match="from a file"):
         java_properties(token)

@@ -44,7 +44,7 @@ def test_properties_keep_their_comments_and_order():
     ]
 
 
-def test_what_properties_lack_is_added_at_the_end(tmp_path):
+def test_missing_property_is_appended(tmp_path):
     new = edited("log.dirs=/x", WANTED, is_toml=False)
     assert new == "log.dirs=/x\n# by kproc tune\nnum.network.threads=3\nnum.io.threads=5\n"
     assert after(tmp_path, "a.properties", "") == WANTED
@@ -78,7 +78,7 @@ def test_key_inside_long_string_is_kept_or_edit_rejected():
         edited(text, WANTED, is_toml=True)
 
 
-def test_what_is_not_toml_is_refused():
+def test_invalid_toml_is_rejected():
     with pytest.raises(ConfigError, match="not TOML"):
         edited("num.io.threads = = 2\n", WANTED, is_toml=True)
 

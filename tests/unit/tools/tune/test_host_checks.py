@@ -133,7 +133,7 @@ def test_each_value_that_is_not_as_wanted_is_named(host, name, path, text, shown
     assert found.change
 
 
-def test_what_cannot_be_read_is_unknown_and_not_ok(host):
+def test_unreadable_host_fact_is_unknown(host):
     found = row(host({"proc/sys/net/core/somaxconn": None}), "net.core.somaxconn")
     assert found.verdict is CheckResult.UNKNOWN
     garbage = row(host({"proc/sys/net/core/somaxconn": "many"}), "net.core.somaxconn")
@@ -199,7 +199,7 @@ def test_the_deepest_mount_with_a_blank_in_its_name_is_found(host):
         (PythonBuild("3.12.1", None, "/opt", False), CheckResult.UNKNOWN, "not shown here"),
     ],
 )
-def test_how_python_was_built(host, build, verdict, shown):
+def test_host_check_of_the_python_build(host, build, verdict, shown):
     found = row(host(python=build), "python.build")
     assert (found.value, found.verdict) == (shown, verdict)
 

@@ -21,7 +21,7 @@ def test_heartbeat_in_each_state(rig: GroupRig) -> None:
     assert rig.heartbeat(leader) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_who_may_not_heartbeat(rig: GroupRig) -> None:
+def test_heartbeat_of_invalid_member_returns_error(rig: GroupRig) -> None:
     members = rig.make_stable()
     assert rig.heartbeat("stranger") == ErrorCode.UNKNOWN_MEMBER_ID
     assert rig.heartbeat(members[0], 0) == ErrorCode.ILLEGAL_GENERATION
@@ -49,14 +49,14 @@ def test_the_told_id_alone_is_no_member(rig: GroupRig) -> None:
 # OffsetCommit.
 
 
-def test_who_may_commit_to_an_empty_group(rig: GroupRig) -> None:
+def test_offset_commit_to_empty_group_by_member_and_generation(rig: GroupRig) -> None:
     assert rig.can_commit(generation=-1) == ErrorCode.NONE
     assert rig.can_commit("m", -1) == ErrorCode.NONE  # As in Kafka: only the generation counts.
     assert rig.can_commit("m", 0) == ErrorCode.UNKNOWN_MEMBER_ID
     assert rig.can_commit(generation=0, group_instance_id="i") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_may_commit_to_a_stable_group(rig: GroupRig) -> None:
+def test_offset_commit_to_stable_group_needs_its_generation(rig: GroupRig) -> None:
     members = rig.make_stable()
     assert rig.can_commit(members[0]) == ErrorCode.NONE
     assert rig.can_commit(generation=-1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -88,6 +88,6 @@ def test_transactions_may_commit_without_a_member(rig: GroupRig) -> None:
     assert rig.can_commit("stranger", is_transactional=True) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_nobody_commits_to_a_dead_group(rig: GroupRig) -> None:
+def test_offset_commit_to_dead_group_is_rejected(rig: GroupRig) -> None:
     rig.group.kill()
     assert rig.can_commit(generation=-1) == ErrorCode.COORDINATOR_NOT_AVAILABLE

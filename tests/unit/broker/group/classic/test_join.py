@@ -30,7 +30,7 @@ BOTH = (("range", b"r"), ("sticky", b"s"))
         ("g", SESSION_MS, "m", True, ErrorCode.NONE),
     ],
 )
-def test_what_is_refused_before_there_is_a_group(
+def test_invalid_join_group_is_rejected_before_group_exists(
     rig: GroupRig, group_id: str, session_timeout_ms: int, member_id: str, exists: bool, code: ErrorCode
 ) -> None:
     request = rig.join_request(member_id, session_timeout_ms=session_timeout_ms)
@@ -173,7 +173,7 @@ def test_unchanged_rejoin_of_follower_gets_current_generation(rig: GroupRig) -> 
     assert rig.state == "Stable"
 
 
-def test_that_counts_as_a_heartbeat(rig: GroupRig) -> None:
+def test_join_group_restarts_the_session(rig: GroupRig) -> None:
     _, follower = rig.make_stable()
     rig.pass_ms(SESSION_MS - 1)
     rig.join(follower)

@@ -81,7 +81,7 @@ def test_other_metadata_with_the_same_protocol_do_not_rebalance(rig: GroupRig, m
     assert rig.log[-1].members[1].subscription == b"new"
 
 
-def test_what_it_reads_now_is_known(rig: GroupRig) -> None:
+def test_returning_static_member_updates_subscribed_topics(rig: GroupRig) -> None:
     def reads(topic: bytes) -> tuple[tuple[str, bytes], ...]:
         return (("range", b"\0\0\0\0\0\1\0\1" + topic),)
 

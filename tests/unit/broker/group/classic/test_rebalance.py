@@ -112,7 +112,7 @@ def test_the_next_member_leads_when_the_leader_leaves(rig: GroupRig) -> None:
     assert {join.value.leader for join in joins} == {members[1]}
 
 
-def test_nobody_rejoins_and_the_group_becomes_empty(rig: GroupRig) -> None:
+def test_rebalance_without_rejoins_empties_the_group(rig: GroupRig) -> None:
     members = rig.make_stable(3)
     rig.join(members[0], rebalance_timeout_ms=30_000)
     rig.leave(members[0])
@@ -260,7 +260,7 @@ def test_each_member_has_its_own_session_timeout(rig: GroupRig) -> None:
     assert rig.state == "Empty"
 
 
-def test_what_fell_due_during_a_long_pause_happens_in_order(rig: GroupRig) -> None:
+def test_overdue_timers_after_a_pause_run_in_order(rig: GroupRig) -> None:
     """One tick, long after: the join phase ended before the sessions of those it began anew."""
     members = rig.make_stable(2, rebalance_timeout_ms=5_000)
     join = rig.join(members[0], rebalance_timeout_ms=5_000)

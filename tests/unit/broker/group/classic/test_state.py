@@ -118,7 +118,7 @@ def test_group_of_old_records_has_no_empty_since_time(rig: GroupRig) -> None:
     assert group.offset_expires_from_ms("a", 7) == 7
 
 
-def test_what_was_never_written_is_unwritten(rig: GroupRig) -> None:
+def test_group_is_unwritten_until_its_first_record(rig: GroupRig) -> None:
     assert rig.group.is_unwritten
     rig.join("stranger")
     assert rig.group.is_unwritten

@@ -25,7 +25,7 @@ def test_syncs_are_answered_when_the_leaders_is_written(rig: GroupRig) -> None:
     assert rig.state == "Stable"
 
 
-def test_what_is_written_is_what_will_hold(rig: GroupRig) -> None:
+def test_sync_group_writes_members_with_assignments(rig: GroupRig) -> None:
     leader, follower = completing(rig)
     rig.sync(leader, assignments=((leader, b"0"), (follower, b"1")))
     (written,) = rig.log
@@ -43,7 +43,7 @@ def test_a_sync_after_the_leaders_is_answered_at_once(rig: GroupRig) -> None:
     assert rig.sync(follower).value.assignment == b"1"
 
 
-def test_that_counts_as_a_heartbeat(rig: GroupRig) -> None:
+def test_sync_group_restarts_the_session(rig: GroupRig) -> None:
     members = rig.make_stable()
     rig.pass_ms(2 * SESSION_MS, before=lambda: [rig.sync(each) for each in members])
     assert rig.state == "Stable"
@@ -58,7 +58,7 @@ def test_a_sync_while_the_leaders_is_being_written_waits_for_it(rig: GroupRig) -
     assert late.value.assignment == b"1"
 
 
-def test_whom_the_leader_forgot_gets_an_empty_assignment(rig: GroupRig) -> None:
+def test_member_without_assignment_gets_an_empty_one(rig: GroupRig) -> None:
     leader, follower = completing(rig)
     waiting = rig.sync(follower)
     rig.sync(leader, assignments=((leader, b"all"), ("stranger", b"x")))
@@ -84,7 +84,7 @@ def test_a_leader_that_syncs_twice_writes_once(rig: GroupRig) -> None:
     assert second.value.assignment == b"0"
 
 
-def test_who_may_not_sync(rig: GroupRig) -> None:
+def test_sync_group_of_invalid_member_returns_error(rig: GroupRig) -> None:
     leader, follower = completing(rig)
     assert rig.sync("stranger").code == ErrorCode.UNKNOWN_MEMBER_ID
     assert rig.sync(leader, group_instance_id="i").code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -51,7 +51,7 @@ def test_a_right_password_is_believed(token: bytes, name: str) -> None:
         (b"\0" * 500_000, None),
     ],
 )  # fmt: skip
-def test_what_is_no_login_is_refused(token: bytes, told: str | None) -> None:
+def test_invalid_plain_token_is_rejected(token: bytes, told: str | None) -> None:
     with pytest.raises(ExchangeFailed) as refused:
         plain(token)
     assert refused.value.told == told
