@@ -176,8 +176,8 @@ def _targets(
     """Return the old and the new offset of each partition. Add offline partitions to `errors`.
 
     committed: the group's offsets. target: the position to which --to sets the group; None with --shift. shift: the
-    number of records by which --shift moves it, or None. The new offset is limited to the range from the log's start to
-    its end.
+    number of offsets by which --shift moves the group, or None. The new offset is limited to the range from the log's
+    start to its end.
     """
     rows: list[dict[str, Any]] = []
     for topic, numbers in partitions.items():

@@ -213,7 +213,7 @@ class RecordSender:
         try:
             connect(self._bootstrap).close()
         except AuthenticationFailed as error:
-            # An abort would wait in vain for the same broker.
+            # Do not abort the transaction: the abort would fail at the same broker, which rejects this login.
             fate = "the transaction ends by its timeout" if self._is_transactional else self._delivered()
             raise Failure(f"{error} ({fate})") from error
         except ClientError as error:

@@ -129,7 +129,8 @@ def shortened(cell: str, room: int) -> str:
     """Shorten a cell to `room` characters: a sentence keeps its first words, and a name loses its middle."""
     if " " in cell:
         words = textwrap.shorten(cell, room, placeholder="", break_long_words=False, break_on_hyphens=False)
-        # If whole words fill less than half of the width, treat the cell as a name with blanks and not as a sentence.
+        # If the whole words that fit fill less than half of the width, treat the cell as a name with blanks and remove
+        # its middle.
         if len(words) >= room // 2:
             return words.rstrip(":,")
     head = (room - 3 + 1) // 2

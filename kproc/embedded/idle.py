@@ -39,7 +39,8 @@ def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
         if (found := "; ".join(reasons) or "idle") != last:
             timeline.append(f"  +{passed_s:.3f} s  {found}")
             last = found
-        # If the time is over but this observation found the broker idle, let a second one confirm that before raising.
+        # Raise only if this observation found the broker busy. If it found the broker idle after the time is over, a
+        # second observation must confirm that.
         if passed_s > seconds and reasons:
             shown = "\n".join(timeline[-_SHOWN_MAX:])
             raise TimeoutError(f"the broker is not idle within {seconds:g} s:\n{shown}")

@@ -73,7 +73,7 @@ class ProducerIdAllocator:
             return
         kept = self._containment.bind_owner
         self._waiting.append((kept(_WAITED, on_id), kept(_WAITED, on_failure)))
-        # One request is enough for all callers that wait for the same block.
+        # Request a block of ids only for the first waiting caller, because the block serves all callers that wait.
         if len(self._waiting) == 1:
             self._request_block()
 

@@ -54,8 +54,8 @@ def _arguments(row: Fields) -> WriteState:
 
 def _find_problem(row: Fields) -> str | None:
     problem = find_negative(row)
-    # Reject such a batch here. Once stored, it comes back with every read of the state, and the owner of the
-    # partition relies on it.
+    # Reject a batch with negative fields or reversed offsets now. Once stored, every read of the state returns it, and
+    # the owner of the partition relies on its fields.
     if problem is None and any(
         each["first_offset"] < 0
         or each["last_offset"] < each["first_offset"]

@@ -139,7 +139,7 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     ms: _Number = 0
     # drop-request, drop-answer: close the connection, too.
     closes: bool = False
-    # cut-answer: the bytes to send. None: half of them.
+    # cut-answer: the number of bytes of the answer to send. None: half of the answer.
     bytes_sent: _Number | None = None
     # advertise: the version range of each API by name, or None to leave it out.
     ranges: Annotated[dict[_ApiName, tuple[_Number, _Number] | None], msgspec.Meta(max_length=_APIS_MAX)] = {}

@@ -71,7 +71,8 @@ class OrphanedDirectories:
                 name = names.get(each.topic_id) or image.topics_by_id[each.topic_id].name
                 for index in range(each.first_index, each.first_index + len(each.slots)):
                     has_moved |= self._move(name, index, image)
-        # Sync only if a rename may not be durable yet: of a directory above, or of a deleted topic with the same name.
+        # Sync only if a rename may not be durable yet: one by `_move` in the loop before, or that of a deleted topic
+        # with the same name.
         if has_moved or (names and (self._is_unsure or not self._freed.isdisjoint(names.values()))):
             sync_directory(self._fs, self._directory)
             self._freed.difference_update(names.values())

@@ -48,7 +48,7 @@ class Shard(Generic[C]):
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
-        # None: absent. The shard exists only for the requests that wait.
+        # None: the coordinator is not opened. The shard then exists only for the requests that wait for it.
         self.state: ShardState | None = None
         # Set while loading and when ready, and when a replay has failed.
         self.log: CoordinatorLog[C] | None = None

@@ -204,7 +204,7 @@ def _nullable_string(text: str | None) -> bytes:
 def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
     """Decode the key and the value of a record. Raises Corrupt for bytes that no version of Kafka writes."""
     try:
-        # Only a foreign program writes such a record, because a compacted topic has no use for one.
+        # Only a foreign program writes a record without a key, because compaction removes such records.
         if key is None:
             raise ProtocolError("the record has no key")
         (key_type,) = INT16.unpack_from(key)

@@ -217,7 +217,8 @@ def loggable(api_key: int, version: int, body: memoryview) -> Any:
             body = after_header_tags(body)
         fields = codec.decode_request(api_key, version, body)
     except (ProtocolError, KeyError, ValueError):
-        # The API's handler rejects such a request. Its line in the log has no fields.
+        # The body cannot be decoded, and the API's handler rejects the request. Its line in the request log has no
+        # fields.
         return None
     return _plain(hide_secrets(api_key, fields))
 

@@ -37,7 +37,8 @@ _DETAILED: Final = frozenset(("Produce", "Fetch"))
 _TOTAL_BOUNDS_US: Final = tuple(1 << power for power in (*range(7, 18), 19, 21, 23, 25))  # 128 us to 34 s
 _PART_BOUNDS_US: Final = tuple(1 << power for power in range(7, 23, 3))  # 128 us to 4 s
 _COARSE_BOUNDS_US: Final = tuple(1 << power for power in range(10, 23, 4))  # 1 ms to 4 s
-# These must stay 0, and an alert rule watches for their first increase. The rule would not see it without the 0 before.
+# Counters that must stay 0. They are shown even at 0, because an alert rule on their first increase needs a value
+# before it.
 _ALWAYS_SHOWN: Final = frozenset(("contained_failures", "hanging_transactions", "wakeups_rescued"))
 _SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 27, 4))  # 64 B to 64 MiB
 _BYTES: Final = "RequestBytes"

@@ -155,8 +155,8 @@ class OwnersRequest(Generic[P, A]):
         for at, answer in zip(ats, reply.answers, strict=True):
             if answer is not None:
                 self._on_answer(at, answer)
-            # The owner knows newer metadata, by which the part has moved. Wait for them, or the part would go to the
-            # same owner again.
+            # By the owner's newer metadata the part has moved. Wait until we have these metadata, because by ours the
+            # part would go to the same owner again.
             elif reply.known > sent_by:
                 moved.append(at)
             else:

@@ -339,8 +339,8 @@ class ConnectionMigration:
             self._table.stalled[connection] = None
         connection.pauses &= ~Pause.NO_MEMORY
         self._table.keep(connection)
-        # Its home may have died or begun to leave meanwhile. HandlerAssignment plans a new home only for connections in
-        # the table.
+        # The connection's home may have died or begun to leave during the migration. HandlerAssignment plans a new home
+        # only for connections in the table.
         home = connection.next_home or connection.home
         if home.is_leaving or home.link is None or home.peer not in self._handlers.by_id:
             self._table.plan_home(connection, self._handlers.least_busy())

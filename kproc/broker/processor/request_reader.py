@@ -140,7 +140,7 @@ class RequestReader:
                         requests += 1
                         bytes_in += came
                         continue
-            # Commit the run first, because what follows writes into the same ring.
+            # Commit the run first, because the code below writes another record into the same ring.
             if last >= 0:
                 handler.commit_run(at)
                 data, at, last = _NO_RUN
@@ -180,7 +180,8 @@ class RequestReader:
             link = connection.home.link
             assert connection.home is self._handlers.only, "it is the home of all"
             assert link is not None, "no run without one"
-            # This reserves the same room again, which still holds the received bytes (RingProducer.reserve).
+            # Reserve the same bytes of the ring again. Nothing was reserved since, so they still hold the received
+            # frames (RingProducer.reserve).
             view = link.sender.reserve(_RESERVED_BYTES)
             assert view is not None, "there was room for a run"
             if self._count_received(connection, came):

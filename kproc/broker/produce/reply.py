@@ -148,7 +148,7 @@ class OneProduce:
                 context.settle()
             index, code, base_offset, append_time_ms, log_start, _, _ = result
             version, correlation_id = context.api_version, context.correlation_id
-            # These are rare, so only the usual response has a template.
+            # Errors, throttled clients and old versions are rare, so only the usual response has a template.
             if code or context.throttle_ms or version < _FIRST_WITH_LOG_START:
                 topics = [(self.name, self.topic_id, (result,))]
                 frame = encode_produce_response(version, correlation_id, topics, context.throttle_ms)

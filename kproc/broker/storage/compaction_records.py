@@ -161,7 +161,7 @@ def _unreadable(header: Header) -> Corrupt:
 
 
 def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
-    """Return (digest of the long key whose length is at `position`, position after the key)."""
+    """Hash the long key whose length is at `position`. Return (digest, position after the key)."""
     size, position = read_unsigned_varint(raw, position)
     after = position + (size >> 1)
     if size & 1 or after > len(raw):

@@ -63,7 +63,7 @@ _WITHOUT_LOG_START: Final = frozenset(
 )
 # One result for each batch of an append, in order. Each AppendRun adds the results of its batches.
 _Results = list[AppendResult]
-# For a batch that ends a transaction: (is abort, coordinator epoch).
+# (is abort, coordinator epoch) of a batch that ends a transaction, None for any other batch.
 _Marker = tuple[bool, int] | None
 _pack_stamp = STAMP.pack_into
 

@@ -129,5 +129,6 @@ def _read_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]]:
     try:
         return checkpoints.read_leader_epochs(fs, directory) or []
     except Corrupt:
-        # Ignore the damage, because recovery logs it and rebuilds the epochs from the batches.
+        # Treat a damaged leader epoch checkpoint as empty, because recovery logs the damage and rebuilds the epochs
+        # from the batches.
         return []

@@ -151,7 +151,7 @@ def _import_all(
         )
         write_journal(fs, data, names)
     except BaseException:
-        # For example, the disk is full.
+        # The import failed, for example because the disk is full. Remove the copies, so that it can be repeated.
         remove_copies(fs, data, names)
         raise
     complete_import(fs, data)

@@ -123,7 +123,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Transact
     key version of a newer broker.
     """
     try:
-        # Only a foreign program writes such a record, because a compacted topic has no use for one.
+        # Only a foreign program writes a record without a key, because compaction removes such records.
         if key is None:
             raise ProtocolError("the record has no key")
         (version,) = INT16.unpack_from(key)

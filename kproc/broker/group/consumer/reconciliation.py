@@ -77,7 +77,8 @@ def _next_state(
 ) -> MemberState:
     kept = _select(state.owned, lambda topic_id, partition: partition in wanted.get(topic_id, ()))
     revoked = _select(state.owned, lambda topic_id, partition: partition not in wanted.get(topic_id, ()))
-    # Give nothing yet: the member still reads these partitions. The next owner would read the same records.
+    # Keep the revoked partitions from other members while this member may still read them. Two members would read the
+    # same records.
     if revoked and _owns_any(reported, revoked):
         return _changed(state, epoch, MemberPhase.UNREVOKED, kept, revoked)
     is_unreleased = False
