@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -204,7 +204,11 @@ def _prepared(client: Client, *, introduces: bool) -> Client:
     # Limit the size of responses: any user can listen at a free port, and could make a command of root fill the memory.
     client.answer_bytes_max = _ANSWER_BYTES_MAX
     if introduces:
-        client.introduce("kproc", __version__)
+        try:
+            client.introduce("kproc", __version__)
+        except BaseException:
+            client.close()
+            raise
     return client
 
 
@@ -213,15 +217,15 @@ def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
     from kproc.client import ClientError
     from kproc.wire.header import ApiKey
 
-    client = connect(bootstrap, timeout_ms=timeout_ms)
-    if ApiKey.PRODUCE in client.api_versions():
-        return client
-    try:
-        listeners = client.operate("status")["listeners"]
-    except ClientError:
-        raise Failure(f"{client.address} does not serve clients: it has no Produce API") from None
-    finally:
-        client.close()
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(bootstrap, timeout_ms=timeout_ms))
+        if ApiKey.PRODUCE in client.api_versions():
+            stack.pop_all()
+            return client
+        try:
+            listeners = client.operate("status")["listeners"]
+        except ClientError:
+            raise Failure(f"{client.address} does not serve clients: it has no Produce API") from None
     by = ", ".join(str(row["advertised"]) for row in listeners.values())
     raise Failure(
         f"{client.address} is a control listener, for status, top, scale, topic and config; records go by {by}"

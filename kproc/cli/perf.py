@@ -250,7 +250,12 @@ def _start_transactions(target: LedTopic, bootstrap: str) -> TransactionSeries:
     # If there is a single broker, use the address that the user gave, because its advertised address may be of another
     # network.
     is_single = set(target.leaders.values()) == {bootstrap}
-    return TransactionSeries(connect(bootstrap if is_single else _address(host, port)), name)
+    coordinator = connect(bootstrap if is_single else _address(host, port))
+    try:
+        return TransactionSeries(coordinator, name)
+    except BaseException:
+        coordinator.close()
+        raise
 
 
 @app.command("consume")

@@ -105,16 +105,16 @@ class Client:
         # Python encodes a host name by the idna codec, which rejects an empty label and one above 63 characters.
         except UnicodeError as error:
             raise ConnectionFailed(f"cannot connect to {address}: that is not a host name") from error
-        # Nagle's algorithm would delay the last segment of a request until the peer acknowledges the segments before.
-        # Linux delays that ACK by up to 40 ms.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
-        if security is not None:
-            try:
+        try:
+            # Nagle's algorithm would delay the last segment of a request until the peer acknowledges the segments
+            # before. Linux delays that ACK by up to 40 ms.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if security is not None:
                 client._secure(security, host)
-            except BaseException:
-                client.close()
-                raise
+        except BaseException:
+            client.close()
+            raise
         return client
 
     def _secure(self, security: ClientSecurity, host: str) -> None:

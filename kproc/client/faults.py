@@ -238,11 +238,10 @@ class Faults:
         _validate_types(rule)
         lease = self._connect()
         try:
-            described = lease.operate("add-fault", rule=dict(rule))
+            added = Rule(self, lease.operate("add-fault", rule=dict(rule)), lease)
         except BaseException:
             lease.close()
             raise
-        added = Rule(self, described, lease)
         self._rules[added.id] = added
         if ttl_ms is not None:
             added.expire_after(ttl_ms)

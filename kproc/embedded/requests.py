@@ -163,10 +163,10 @@ class RequestRecorder:
                 if self._client is None:
                     self._client = self._connect()
                 answer = self._client.operate("monitor", watch=self._watch, has_fields=True, is_last=is_last)
+                rows = [_as_seen(row) for row in answer["lines"] if row["client"] != OWN_CLIENT_ID]
             except ClientError:
                 self._disconnect()
                 raise
-            rows = [_as_seen(row) for row in answer["lines"] if row["client"] != OWN_CLIENT_ID]
             limit = self._seen.maxlen
             assert limit is not None
             self.lost += answer["lost"] + max(0, len(self._seen) + len(rows) - limit)

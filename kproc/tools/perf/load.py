@@ -13,7 +13,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -137,6 +138,14 @@ class RecordShape(NamedTuple):
         return bytes(encode_batch(records, codec=self.codec))
 
 
+def connect_all(connect: ConnectTo, partitions: Iterable[int]) -> dict[int, Client]:
+    """Open a connection for each partition. If one fails, close the others and raise its error."""
+    with ExitStack() as stack:
+        clients = {number: stack.enter_context(connect(number)) for number in partitions}
+        stack.pop_all()
+    return clients
+
+
 class ProduceConnection:
     """Appends batches to its partitions in turn.
 
@@ -164,7 +173,7 @@ class ProduceConnection:
         self._acks = acks
         self._left = records_left
         self._pace = pace
-        self._clients = {number: connect(number) for number in partitions}
+        self._clients = connect_all(connect, partitions)
         # Encoded requests by (partition, number of records). The last request of a limited load can have fewer records.
         self._requests: dict[tuple[int, int], tuple[FixedRequest, int]] = {}
         self._turn = 0
@@ -232,8 +241,14 @@ class ConsumeConnection:
         self._limits = FetchLimits(fetch_bytes, wait_ms=_FETCH_WAIT_MS)
         self._is_once = is_once
         self._left = records_left
-        self._clients = {number: connect(number) for number in spans}
-        self._versions = {number: client.negotiate(ApiKey.FETCH) for number, client in self._clients.items()}
+        self._clients = connect_all(connect, spans)
+        try:
+            self._versions = {
+                number: client.negotiate(ApiKey.FETCH) for number, client in self._clients.items()
+            }
+        except BaseException:
+            self.close()
+            raise
         self._offsets = {number: start for number, (start, _) in spans.items()}
         self._waiting = list(spans)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kproc.client import ApiError, Client, ClientError, error_text
 from kproc.common.errors import ErrorCode
-from kproc.tools.perf.load import ConnectTo, LoadTotals, Pace, RecordShape
+from kproc.tools.perf.load import ConnectTo, LoadTotals, Pace, RecordShape, connect_all
 from kproc.tools.perf.round_trip import base_offset, produce_request
 from kproc.wire.batch_header import ATTRIBUTES_AT, CRC_AT, CRC_FROM
 from kproc.wire.header import ApiKey
@@ -152,7 +152,11 @@ class TransactionConnection:
         self._records = records
         self._left = records_left
         self._pace = pace
-        self._clients = {number: connect(number) for number in self._partitions}
+        try:
+            self._clients = connect_all(connect, self._partitions)
+        except BaseException:
+            transaction.close()
+            raise
         self._batches: dict[int, bytearray] = {}  # By number of records.
         self._turn = 0
 

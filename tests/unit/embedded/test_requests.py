@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
+from kproc.client import ClientError
+from kproc.client.own_operations import OperationFields
 from kproc.embedded.requests import RequestRecorder
 
 
@@ -40,3 +44,24 @@ def test_recorder_thread_does_not_read_after_a_stop() -> None:
     assert recorder._thread is not None
     recorder._thread.join()
     assert reads.count == 1
+
+
+class OtherBroker:
+    """A client whose peer answers without the recorded requests."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def operate(self, _name: str, **_fields: Any) -> OperationFields:
+        return OperationFields()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_connection_of_a_recording_that_fails_is_closed() -> None:
+    client = OtherBroker()
+    recorder = RequestRecorder(lambda: client)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ClientError, match="has no field 'lines'"):
+        recorder.start()
+    assert client.is_closed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kproc.client import ClientError
-from kproc.tools.perf.load import LoadRun, LoadTotals, Pace, RecordShape
+from kproc.tools.perf.load import ConsumeConnection, LoadRun, LoadTotals, Pace, ProduceConnection, RecordShape
 from kproc.tools.perf.round_trip import count_records, equal_records
 from kproc.wire.compression import Compression
 from kproc.wire.record_batch import decode_records, parse_header
@@ -94,6 +95,44 @@ def test_error_of_a_connection_ends_the_load() -> None:
 
 def test_load_ends_when_its_time_is_over() -> None:
     assert run(Steps(1 << 60), seconds=0.05).totals().requests > 0
+
+
+class Leader:
+    """A connection to a leader that does not serve Fetch."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def negotiate(self, _api_key: int) -> int:
+        raise ClientError("it does not serve Fetch")
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def __enter__(self) -> Leader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_connections_are_closed_when_one_of_them_fails() -> None:
+    leaders: list[Leader] = []
+
+    def connect(partition: int, *, down: int) -> Any:
+        if partition == down:
+            raise ClientError("it is down")
+        leaders.append(Leader())
+        return leaders[-1]
+
+    shape = RecordShape(1, 0, Compression.NONE)
+    with pytest.raises(ClientError, match="it is down"):
+        ProduceConnection(partial(connect, down=2), "t", range(3), shape=shape, batch_records=1, acks=1)
+    spans = dict.fromkeys(range(2), (0, 1))
+    for down, problem in ((1, "it is down"), (9, "it does not serve Fetch")):
+        with pytest.raises(ClientError, match=problem):
+            ConsumeConnection(partial(connect, down=down), "t", spans, fetch_bytes=1, is_once=True)
+    assert [each.is_open for each in leaders] == [False] * 5
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])

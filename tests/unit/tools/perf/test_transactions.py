@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from kproc.client import ApiError
+from kproc.client import ApiError, ClientError
 from kproc.common.errors import ErrorCode
+from kproc.tools.perf.load import RecordShape
 from kproc.tools.perf.round_trip import equal_records
-from kproc.tools.perf.transactions import TransactionSeries
+from kproc.tools.perf.transactions import TransactionConnection, TransactionSeries
+from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import check_batch
 
@@ -44,6 +46,23 @@ class Coordinator:
 
 def start(coordinator: Any) -> TransactionSeries:
     return TransactionSeries(coordinator, "id")
+
+
+def test_coordinator_is_closed_when_a_leader_is_down() -> None:
+    def connect(_partition: int) -> Any:
+        raise ClientError("it is down")
+
+    coordinator = Coordinator()
+    with pytest.raises(ClientError, match="it is down"):
+        TransactionConnection(
+            connect,
+            start(coordinator),
+            ("t", [0]),
+            shape=RecordShape(1, 0, Compression.NONE),
+            batch_records=1,
+            records=1,
+        )
+    assert coordinator.is_closed
 
 
 def test_partition_is_added_once_to_each_transaction() -> None:
