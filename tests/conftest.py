@@ -67,11 +67,11 @@ from tests.support.budget import (  # noqa: E402
 )
 from tests.support.forked_workers import ForkedWorkers  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
+from tests.support.leak_guard import lost_sockets_collected, wait_until_released  # noqa: E402
 from tests.support.memory_directory import DISK_VARIABLE, chosen_memory_directory  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.skips import Skips  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
-from tests.support.wait import wait_until  # noqa: E402
 
 # The same examples in every run: a plain run must not fail by chance, nor because the host is busy.
 # `--hypothesis-profile default` looks further.
@@ -96,8 +96,6 @@ WAITING_SHARE = 0.85
 HAS_FAILED = pytest.StashKey[bool]()
 # A test of a plain run that hangs ends with the stacks of its threads.
 HANG_SECONDS = 900
-# Client libraries end their threads and sockets a little after `close()` returns.
-LEAK_SETTLE_SECONDS = 5.0
 # Higher ones keep so many metrics slabs of rigs in cycles that a fork needs more memory than the machine has.
 GC_THRESHOLDS = 10_000, 20, 20
 # Records of tests have fixed times, years ago. By default retention takes them all five minutes after the
@@ -428,6 +426,13 @@ def java_tools() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def module_sockets() -> Iterator[None]:
+    """Set up before the module's fixtures, so that a socket which one of them has lost is blamed on this module."""
+    with lost_sockets_collected():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
     """Nothing is left after a test: no child, no /dev/shm entry, no temporary directory, no more descriptors.
@@ -435,20 +440,11 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
     Session fixtures are set up before this one, so the shared brokers count as having been there.
     """
     if request.node.get_closest_marker("no_leak_guard"):
-        yield
+        with lost_sockets_collected():
+            yield
         return
     before = Holdings.now()
     yield
-    if request.node.stash.get(HAS_FAILED, False):
-        # The traceback that pytest keeps holds the test's objects: one failure is enough.
-        return
-
-    def nothing_left() -> bool:
-        leaked = Holdings.now().leaked_since(before)
-        if leaked:
-            # A socket in a cycle is closed only by the collector; not run first, because it takes 50 ms.
-            gc.collect()
-        assert not leaked, leaked
-        return True
-
-    wait_until(nothing_left, seconds=LEAK_SETTLE_SECONDS, what="everything the test started is gone")
+    # The traceback that pytest keeps holds the test's objects: one failure is enough.
+    if not request.node.stash.get(HAS_FAILED, False):
+        wait_until_released(before)

@@ -57,7 +57,7 @@ def open_descriptors(pid: int | str = "self") -> dict[int, str]:
     return {number: target for number, target in found.items() if target != f"/proc/{os.getpid()}/fd"}
 
 
-def descriptor_kinds(pid: int) -> Counter[str]:
+def descriptor_kinds(pid: int | str) -> Counter[str]:
     """How many descriptors of each kind: sockets by kind, files by path, so that two readings compare."""
     kinds: Counter[str] = Counter()
     for target in open_descriptors(pid).values():

@@ -1,0 +1,48 @@
+"""The guard of the tests: what a test has started is gone at its end, and no socket is lost without being closed.
+
+A lost socket is one that no code can reach any more, because it belongs to objects that refer to each other. Only the
+garbage collector finds it, and Python then warns in whichever test happens to run.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tests.support.proc import Holdings, descriptor_kinds
+from tests.support.wait import wait_until
+
+# Client libraries end their threads and sockets a little after `close()` returns.
+_SETTLE_SECONDS: Final = 5.0
+
+
+def wait_until_released(before: Holdings) -> None:
+    """Wait until this process and the host hold nothing for the test that they did not hold before it."""
+
+    def nothing_left() -> bool:
+        leaked = Holdings.now().leaked_since(before)
+        if leaked:
+            # A socket in a cycle is closed only by the collector; not run first, because it takes 50 ms.
+            gc.collect()
+        assert not leaked, leaked
+        return True
+
+    wait_until(nothing_left, seconds=_SETTLE_SECONDS, what="everything the test started is gone")
+
+
+@contextmanager
+def lost_sockets_collected() -> Iterator[None]:
+    """Collect garbage at the end of the block if this process then has more sockets than before.
+
+    The warnings about lost sockets thus name the test that has lost them, also where the block may leave something.
+    """
+    before = _socket_count()
+    yield
+    if _socket_count() > before:
+        gc.collect()
+
+
+def _socket_count() -> int:
+    return descriptor_kinds("self")["socket"]
