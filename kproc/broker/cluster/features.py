@@ -1,7 +1,7 @@
 """Features (KIP-584): what this broker supports, what is finalised, and the rules of UpdateFeatures.
 
-The rows are Kafka 4.4's. A feature that is not implemented here is supported at level 0 only, which means "off" in
-Kafka; raise its `highest` when it is implemented. Errors are Kafka's, code and words.
+The rows are Kafka 4.4's, so that `kafka-features.sh upgrade --release-version` can raise all of them. Errors are
+Kafka's, code and words.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Feature(NamedTuple):
 # the oldest that Kafka 4 still reads. The level promises formats of Kafka's metadata log, which no client reads. Ours
 # has a version of its own, see records.py.
 FEATURES: tuple[Feature, ...] = (
-    Feature("eligible.leader.replicas.version", 0, 0, 0),
+    # 1: leaders are elected among the eligible replicas (KIP-966). With one replica, no election has a choice.
+    Feature("eligible.leader.replicas.version", 0, 1, 0),
     # 1: consumer groups of KIP-848.
     Feature(GROUP_VERSION, 0, 1, 0),
-    Feature(KRAFT_VERSION, 0, 0, 0),
+    # 1: voters of the controllers' quorum can change (KIP-853). There is one voter, and no API that adds another.
+    Feature(KRAFT_VERSION, 0, 1, 0),
     Feature(METADATA_VERSION, 7, 33, 30),
     # 1: share groups (KIP-932); 2: dead letter topics (KIP-1191).
     Feature(SHARE_VERSION, 0, 2, 0),
@@ -203,6 +205,8 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
     # KIP-778: the type says what the operator intends, so a contradiction is an error.
     elif level > level_of(image, feature) and kind != UPGRADE:
         problem = "Can't downgrade to a newer version."
+    elif name == KRAFT_VERSION and level < level_of(image, feature):
+        problem = "Can't downgrade the version of this feature."
     if problem is not None or feature is None:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,

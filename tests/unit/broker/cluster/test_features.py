@@ -91,3 +91,24 @@ def test_transaction_version_is_2_in_new_cluster_raisable_in_old():
     assert features.transaction_version(old.image) == 2
     assert update(old, (features.TRANSACTION_VERSION, 1, features.SAFE_DOWNGRADE))["error_code"] == 0
     assert features.transaction_version(ClusterImage.from_snapshot(old.image.snapshot())) == 1
+
+
+def test_levels_of_kafka_release_can_be_raised_together():
+    """`kafka-features.sh upgrade --release-version 4.4` requests these. kraft.version never goes back (KIP-853)."""
+    cluster = InMemoryController()
+    levels = {
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "kraft.version": 1,
+        "metadata.version": 33,
+        "share.version": 2,
+        "streams.version": 1,
+        "transaction.version": 2,
+    }
+    rows = [(name, each, features.UPGRADE) for name, each in levels.items()]
+    assert update(cluster, *rows)["error_code"] == 0
+    finalized = features.advertised(cluster.image, 4)["finalized_features"]
+    assert {row["name"]: row["max_version_level"] for row in finalized} == levels
+    assert update(cluster, ("eligible.leader.replicas.version", 0, features.SAFE_DOWNGRADE))["error_code"] == 0
+    _, message = update(cluster, ("kraft.version", 0, features.SAFE_DOWNGRADE))["failure"]
+    assert message.endswith("kraft.version. Can't downgrade the version of this feature.")
