@@ -94,6 +94,7 @@ class StrayDirectories:
         try:
             rename = rename_for_deletion if is_deleted else rename_aside
             aside = rename_checked(self._fs, suspect.path, rename, partial(self._is_at, suspect))
+            # Since the scan the directory was renamed, or a new topic's directory has taken its place.
             if aside is None:
                 return
             if is_deleted:
@@ -108,5 +109,6 @@ class StrayDirectories:
             )
 
     def _is_at(self, suspect: PartitionDirectory, path: Path) -> bool:
+        # Compare the inode, because a new topic's directory can have the same name by now.
         facts = self._fs.facts_at(path)
         return facts is not None and facts.st_ino == suspect.inode

@@ -74,6 +74,8 @@ class LargeContents:
         """
         sizes = ((each, each.size) for each in contents)
         added = {each: size for each, size in sizes if size > LARGE_BYTES and each not in self._known}
+        # Small contents do not count, and a content that is known already costs nothing, because members
+        # share it.
         if not added:
             return True
         held = sum(each.size for each in self._known.values() if each is not replaced)

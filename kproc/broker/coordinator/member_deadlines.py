@@ -56,6 +56,8 @@ class MemberDeadlines(Generic[M]):
 
     def start_rebalance_timeout(self, member: M, now_ms: int, timeout_ms: int) -> None:
         """Start the timeout of a member's next rebalance step, unless it runs. When it ends, the member is removed."""
+        # A running timeout is not extended. Otherwise a member that sends heartbeats and does not do its step
+        # would delay the rebalance for ever.
         if member.rebalance_deadline_ms is None:
             member.rebalance_deadline_ms = now_ms + timeout_ms
             self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)

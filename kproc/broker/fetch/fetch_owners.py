@@ -141,6 +141,8 @@ class RemoteReads:
             return
         parts = self._parts[owner]
         if isinstance(reply, Lost):
+            # The former owner ended after it had passed its partition on. The new owner has the records, so
+            # read there.
             if self._is_moved(owner):
                 self._fetch.restart()
                 return

@@ -152,6 +152,8 @@ def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
         make=lambda log, deadlines, epoch: TransactionCoordinator(environment, log, deadlines, epoch),
         codec=_UNCOMPRESSED,
         sweep_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+        # Load without a request: an open transaction must end at its timeout even if no client asks for it,
+        # because it holds up readers of committed records.
         is_eager=True,
     )
 

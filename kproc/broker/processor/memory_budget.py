@@ -91,6 +91,8 @@ class MemoryBudget:
                 return False
         if self._bytes_max <= 0:
             return True
+        # KIP-72 counts all memory of requests that are not handled yet: here in rings, in the arena and in
+        # connections.
         queued = sum(sender.capacity - sender.free_bytes() for sender in senders)
         lent = self._arena.lent_bytes
         return (queued + lent + self.held_bytes) * self._processor_count < self._bytes_max

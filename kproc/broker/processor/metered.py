@@ -112,5 +112,7 @@ class MeteredConnections:
 
 def _use(connection: Connection, transport: Transport) -> None:
     connection.transport = transport
+    # The connection has the transport's methods, too, because each request calls them. Replace them, or they
+    # would not be measured.
     connection.recv_into = transport.recv_into
     connection.send = transport.send

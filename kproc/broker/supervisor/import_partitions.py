@@ -154,6 +154,7 @@ def _import_all(
         # The import failed, for example because the disk is full. Remove the copies, so that it can be repeated.
         remove_copies(fs, data, names)
         raise
+    # From the journal on a crash cannot undo the import: the next start renames the copies that are left.
     complete_import(fs, data)
     return copies
 
@@ -172,6 +173,8 @@ def _sources(fs: Fs, path: Path) -> list[_ImportSource]:
     parsed = parse_partition_directory_name(path.name) or parse_set_aside_directory_name(
         path.name, STRAY_DIRECTORY_SUFFIX
     )
+    # A directory that was set aside or renamed for deletion can be imported, so that an operator can get its
+    # records back.
     parsed = parsed or parse_set_aside_directory_name(path.name, DELETE_DIRECTORY_SUFFIX)
     if parsed is not None:
         return [_ImportSource(path, *parsed)]
@@ -223,6 +226,7 @@ def _check_named_once(sources: Sequence[_ImportSource]) -> None:
     paths: dict[tuple[str, int], Path] = {}
     for source in sources:
         other = paths.setdefault((source.topic, source.partition), source.path)
+        # A partition can have its directory and one that was set aside. Their records must not be mixed.
         if other is not source.path:
             raise FatalError(f"{other} and {source.path} both belong to {source.name}: import one of them")
 
@@ -289,6 +293,8 @@ def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _ImportSour
     topic = image.topics_by_name[source.topic]
     checkpoints.write_partition_metadata(fs, copy, topic.topic_id)
     _sync(fs, copy / checkpoints.PARTITION_METADATA_FILE)
+    # The journal follows only after this sync. Otherwise a power loss could leave a journal with incomplete
+    # copies.
     sync_directory(fs, copy)
     return ImportedPartition(source.path, source.topic, source.partition, segments, converted.records)
 

@@ -64,6 +64,7 @@ class InProcessOperations:
         elif what == MOVE_TIME:
             self._move_time(body, on_reply)
         elif what == SNAPSHOTS:
+            # The main thread handles it, because a restore stops the threads of all roles, this one included.
             self._snapshot_requests.append((body, on_reply))
             self._wake_main()
         elif what in ("clients", "kill_client"):

@@ -88,6 +88,8 @@ class ListeningSockets:
             if sock not in self._at_start.values():
                 close_listener(sock)
         for agent, sock in self._at_start.items():
+            # dup(2): both descriptors are the same socket, so the port stays bound, and clients in its
+            # backlog are not lost.
             self._at_start[agent] = sock.dup() if sock.fileno() >= 0 else self._open_again(agent)
             sock.close()
         self.by_acceptor.clear()

@@ -78,8 +78,11 @@ class LogOutput(logging.StreamHandler[TextIO]):
             self.flush()
             return
         line = text.encode("utf-8", "backslashreplace")
+        # End the torn line first. Otherwise a reader would take this line for its rest.
         if self._is_torn:
             line = b"\n" + line
+        # pipe(7): a write of up to PIPE_BUF bytes is atomic, so no line of another process gets into the
+        # middle of a piece.
         for at in range(0, len(line), _PIPE_BYTES):
             piece = line[at : at + _PIPE_BYTES]
             if not has_room(descriptor) or _write_some(descriptor, piece) < len(piece):

@@ -58,6 +58,8 @@ class ServiceManager:
         if address and not address.startswith(("/", "@")):
             logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: it is ignored", address)
             address = ""
+        # sd_watchdog_enabled(3): children inherit these variables, so WATCHDOG_PID names the process that
+        # they are for.
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "0")
         # Ignore times of too many digits (above 31 years), because int() raises ValueError for thousands of digits.
@@ -133,6 +135,7 @@ class ServiceManager:
         assert self._address is not None
         try:
             self._socket.sendto(message.encode(), self._address)
+        # The broker serves its clients without a service manager, too, so do not end it for this.
         except OSError as error:
             if not self._has_failed:
                 logger.warning("cannot notify the service manager: %s", error)
