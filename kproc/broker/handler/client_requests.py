@@ -61,11 +61,13 @@ _LENGTH_BYTES: Final = 4  # Length field in front of a frame in a ring. A frame 
 _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+# Requests that can have thousands of partitions in a few kB.
+_FETCHES: Final = frozenset(map(int, (ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)))
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 # A connection rests from its second request in a duty cycle until a later cycle (held_connections.py). Requests of
 # resting connections are handled for up to this time in ns per duty cycle, and at least one of them.
 _TURNS_NS: Final = 1_000_000
-# Size of a Fetch of about 500 partitions.
+# Size of a Fetch of about 500 partitions, or a ShareFetch of 1,300.
 _SLOW_FETCH_BYTES: Final = 16_384
 # Requests above this size are slow, except Produce. Many clients can send one at the same time, for example a JoinGroup
 # with 1 MB of metadata, which takes 1.2 ms.
@@ -293,7 +295,7 @@ class ClientRequests:
         if (
             length > _SLOW_FETCH_BYTES
             and (api_key := int.from_bytes(frame[:2], "big")) != _PRODUCE
-            and (length > _SLOW_BYTES or api_key == _FETCH)
+            and (length > _SLOW_BYTES or api_key in _FETCHES)
             and self._rests_slow()
         ):
             key = view[:CONNECTION_BYTES].tobytes()
@@ -337,7 +339,7 @@ class ClientRequests:
             client_id = bytes(frame[body_at : body_at + client_id_length])
             body_at += client_id_length
         if record is None and api_key != _PRODUCE:
-            is_slow = api_key == _FETCH and len(frame) > _SLOW_FETCH_BYTES
+            is_slow = api_key in _FETCHES and len(frame) > _SLOW_FETCH_BYTES
             if key in client.had_turn or (is_slow and self._rests_slow()):
                 self.held.rest(client, key, path).handle_frame(
                     frame, connection_id, sequence, listener, flags

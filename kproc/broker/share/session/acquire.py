@@ -104,7 +104,17 @@ class Acquisition(DelayedOperation):
         self._vain_wakes = 0
 
     def start(self) -> None:
-        """Start with the first partition's owner."""
+        """Start with the first partition's owner, or in a later duty cycle if there are many partitions."""
+        if self.is_slow:
+            start = _AcquisitionStart(self, self._services.clock.now_ns())
+            self._services.owner.purgatory.watch(start, ())
+        else:
+            self.start_now()
+
+    def start_now(self) -> None:
+        """Start with the first partition's owner, unless the client has disconnected."""
+        if self._is_gone:
+            return
         self._route(self._order)
         if self._limits.bytes_min > 1 and self._may_wait():
             self._watch_all()
@@ -288,6 +298,20 @@ class Acquisition(DelayedOperation):
         for owner, watch in watches.items():
             body = CancelWatch(self._services.image.version, watch)
             call_owner(self._services, owner, CANCEL_WATCH, body, _ignore)
+
+
+class _AcquisitionStart(DelayedOperation):
+    """The start of an acquisition from many partitions, which takes up to 20 ms. One starts in a duty cycle."""
+
+    __slots__ = ("_acquisition",)
+
+    def __init__(self, acquisition: Acquisition, now_ns: int) -> None:
+        super().__init__(now_ns)
+        self.is_slow = True
+        self._acquisition = acquisition
+
+    def on_complete(self) -> None:
+        self._acquisition.start_now()
 
 
 def _ignore(_reply: Reply | Lost) -> None:

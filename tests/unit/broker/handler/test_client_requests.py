@@ -12,6 +12,7 @@ from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
 from tests.support.large_request_clients import describe_groups, describe_groups_of, pass_once
 from tests.support.raw import batch, produce_fields
+from tests.support.share_requests import share_fetch
 
 Start = Callable[..., HandlerRig]
 GREEDY = range(2, 22)
@@ -104,6 +105,23 @@ def test_one_long_request_is_handled_in_each_duty_cycle(
         answered += [(each.connection_id, each.sequence) for each in answers]
     assert sorted(answered) == [(each, sequence) for each in GREEDY for sequence in range(2)]
     assert not rig.handler()._requests.resting
+
+
+def test_one_share_fetch_of_many_partitions_per_duty_cycle(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.broker.handler.client_requests._SLOW_FETCH_BYTES", 1)
+    rig = cluster(start)
+    processor = rig.processors[0]
+    processor.answers()
+    frame = codec.encode_request(ApiKey.SHARE_FETCH, 1, 1, "c", share_fetch(bytes(16), range(100)))
+    for connection in GREEDY:
+        processor.send_block(frame[4:], connection)
+    counts = []
+    for _ in range(3 * len(GREEDY)):
+        pass_once(rig)
+        counts.append(len(processor.answers(settles=False)))
+    assert (max(counts), sum(counts)) == (1, len(GREEDY))
 
 
 def test_requests_of_resting_connection_keep_their_order(start: Start) -> None:
