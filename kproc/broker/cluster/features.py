@@ -202,7 +202,6 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
             "unsafe downgrade."
         )
-    # KIP-778: the type says what the operator intends, so a contradiction is an error.
     elif level > level_of(image, feature) and kind != UPGRADE:
         problem = "Can't downgrade to a newer version."
     elif name == KRAFT_VERSION and level < level_of(image, feature):
