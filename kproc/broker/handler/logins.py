@@ -357,7 +357,7 @@ class Logins:
         listener = self._by_listener.get(name)
         if listener is None:
             services = self._services
-            around = Surroundings(services.config, self._find_user, services.clock.wall_ms)
+            around = Surroundings(services.config, self._find_user, services.clock)
             listener = self._by_listener[name] = make_listener(name, around)
         return listener
 

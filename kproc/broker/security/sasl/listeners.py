@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kproc.broker.config import Config
@@ -13,6 +12,7 @@ from kproc.broker.security.sasl.mechanism import Mechanism
 from kproc.broker.security.sasl.plain import PlainMechanism, users_of
 from kproc.broker.security.sasl.scram import KINDS, FindUser, ScramMechanism
 from kproc.broker.security.sasl.unsecured_tokens import UnsecuredValidator
+from kproc.common.clock import NS_PER_MS, Clock
 
 
 class Surroundings(NamedTuple):
@@ -20,7 +20,15 @@ class Surroundings(NamedTuple):
 
     config: Config
     find_user: FindUser
-    now_ms: Callable[[], int]  # Wall time in ms since 1970.
+    clock: Clock
+
+    def monotonic_ms(self) -> int:
+        """Return the monotonic time in ms.
+
+        The load of keys is due by it. By the wall clock no key would be loaded for a year after a host whose clock was
+        a year ahead has set it back.
+        """
+        return self.clock.now_ns() // NS_PER_MS
 
 
 def make_listener(listener: str, around: Surroundings) -> SaslListener:
@@ -41,7 +49,7 @@ def _validator(listener: str, around: Surroundings) -> Validate:
 
     url = value("jwks.endpoint.url")
     if url is None:
-        return UnsecuredValidator(jaas_options(around.config, listener, OAUTHBEARER), around.now_ms)
+        return UnsecuredValidator(jaas_options(around.config, listener, OAUTHBEARER), around.clock.wall_ms)
     # Imported here, because only listeners with signed tokens need these modules.
     from kproc.broker.security.sasl.key_set import KeySet
     from kproc.broker.security.sasl.signed_tokens import ExpectedClaims, SignedValidator
@@ -52,8 +60,9 @@ def _validator(listener: str, around: Surroundings) -> Validate:
         skew_s=value("clock.skew.seconds"),
         name_claim=value("sub.claim.name"),
     )
-    keys = KeySet(url, value("jwks.endpoint.refresh.ms"), around.now_ms)
-    return SignedValidator(keys, expected, around.now_ms)
+    return SignedValidator(
+        KeySet(url, value("jwks.endpoint.refresh.ms"), around.monotonic_ms), expected, around.clock.wall_ms
+    )
 
 
 def _mechanism(listener: str, name: str, around: Surroundings) -> Mechanism:

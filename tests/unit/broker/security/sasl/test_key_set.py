@@ -14,10 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.config import Config
 from kproc.broker.security.sasl.key_set import KeySet, fetch
+from kproc.broker.security.sasl.listeners import Surroundings, _validator
 from kproc.broker.security.sasl.mechanism import KeysAwaited
+from kproc.broker.security.sasl.scram import FoundCredential, ScramKind
+from kproc.broker.security.sasl.signed_tokens import SignedValidator
+from kproc.common.clock import ManualClock
 from tests.support.certificates import Certificates
 from tests.support.shortages import no_thread
+from tests.support.wait import wait_until
 
 SECRET = "hunter2-s3cret"
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -200,3 +206,35 @@ def test_load_without_a_thread_is_tried_again(caplog: pytest.LogCaptureFixture) 
     with pytest.raises(KeysAwaited):
         found.find("x")
     assert loads == ["file:///keys"]
+
+
+def _nobody(_kind: ScramKind, name: str, _is_token: bool) -> FoundCredential:
+    raise AssertionError(name)
+
+
+def test_keys_are_loaded_again_after_clock_was_set_back(tmp_path: Path) -> None:
+    """A host can start with a clock that is a year ahead. No login would succeed until it has caught up."""
+    config = Config.build(
+        {
+            "listeners": "A://127.0.0.1:1",
+            "listener.security.protocol.map": "A:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": (tmp_path / "keys").as_uri(),
+            "sasl.oauthbearer.expected.audience": "kafka",
+            "sasl.oauthbearer.expected.issuer": "https://issuer",
+        }
+    )
+    clock = ManualClock()
+    validator = _validator("A", Surroundings(config, _nobody, clock))
+    assert isinstance(validator, SignedValidator)
+    keys = validator._keys
+    with pytest.raises(KeysAwaited):
+        keys.find("x")
+    wait_until(lambda: not keys._is_loading)
+    (tmp_path / "keys").write_text('{"keys": [{"kty": "oct", "k": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "kid": "y"}]}')
+    clock.set_wall_ms(clock.wall_ms() - 365 * 86_400_000)
+    clock.advance_ms(60_000)
+    with pytest.raises(KeysAwaited):
+        keys.find("x")
+    wait_until(lambda: not keys._is_loading)
+    assert keys._keys

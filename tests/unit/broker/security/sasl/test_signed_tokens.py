@@ -191,7 +191,7 @@ def test_invalid_key_response_is_retried_and_logged(
     with pytest.raises(KeysAwaited):
         keys.find("ec")
     (line,) = caplog.messages
-    assert "https://keys.example/jwks: " in line
+    assert "https://keys.example/jwks, " in line
     assert "secret" not in line
     loads.now_ms += 1_000
     assert keys.find("ec") is not None
