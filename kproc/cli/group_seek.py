@@ -17,6 +17,7 @@ from kproc.cli.common import (
     OutputFormat,
     connect,
     print_json,
+    topic_metadata,
     usage_error,
 )
 from kproc.cli.completion import complete_topics
@@ -26,7 +27,7 @@ from kproc.cli.group_description import call_describe_groups
 from kproc.cli.groups import Group, committed_offsets
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
-from kproc.cli.rights import print_unchecked_rights_note
+from kproc.cli.rights import groups_without_right, topics_without_right
 from kproc.cli.share_group import SHARE, alter_start_offsets, start_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
@@ -95,15 +96,27 @@ def seek(
         partitions = _chosen(client, topic, committed)
         errors: dict[Partition, str] = {}
         rows = _targets(client, partitions, committed, target, shift, errors)
-        if execute:
+        if not execute:
+            _check_rights(client, group, rows)
+        else:
             _create_coordinator(client, group)
             (alter_start_offsets if is_share else _commit)(client, group, rows)
         members = 0 if execute else len(description["members"])
     _print_seek(group, rows, output, members=members, execute=execute, is_share=is_share)
-    if not execute:
-        print_unchecked_rights_note()
     if errors:
         raise Failure(f"offsets not changed: {'; '.join(explain_unserved(bootstrap, errors).values())}")
+
+
+def _check_rights(client: Client, group: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Raise a Failure if the user may not commit offsets for the group, or not for one of the topics."""
+    from kproc.broker.security.acl import Operation
+
+    refusals = groups_without_right(client, [group], Operation.READ)
+    names = list(dict.fromkeys(row["topic"] for row in rows))
+    topics = topic_metadata(client, names, with_operations=True) if names else []
+    refusals += topics_without_right(topics, Operation.READ)
+    if refusals:
+        raise Failure("; ".join(refusals))
 
 
 def _print_seek(

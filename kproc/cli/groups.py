@@ -30,7 +30,7 @@ from kproc.cli.group_description import (
 )
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
-from kproc.cli.rights import print_unchecked_rights_note
+from kproc.cli.rights import groups_without_right
 from kproc.cli.share_group import SHARE, describe_share_group, print_share_group, start_offsets
 from kproc.cli.streams_group import STREAMS, print_missing_topics, print_streams_members
 from kproc.cli.tables import print_table
@@ -372,7 +372,6 @@ def delete(
         if consent.needs_plan:
             rows = _deletions(client, bootstrap, groups)
             if not consent.obtain(rows, _DELETION, output):
-                print_unchecked_rights_note()
                 return
         results = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})["results"]
         is_homeless = any(row["error_code"] == ErrorCode.NOT_COORDINATOR for row in results)
@@ -393,8 +392,11 @@ _DELETION = "{result} {group} (partitions with offsets: {offsets})"
 
 def _deletions(client: Client, bootstrap: str, groups: list[str]) -> list[dict[str, Any]]:
     """Return a row for each group with what its deletion would delete. Raise a Failure if a group cannot be deleted."""
+    from kproc.broker.security.acl import Operation
+
     names = list(dict.fromkeys(groups))
     rows, refusals = described_groups(client, bootstrap, names)
+    refusals += groups_without_right(client, list(rows), Operation.DELETE)
     refusals += [f"{name}: {_HAS_MEMBERS}" for name, row in rows.items() if row["members"]]
     if refusals:
         raise Failure("; ".join(refusals))

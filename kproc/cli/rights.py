@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 _UNKNOWN: Final = -(2**31)  # The broker did not report the operations.
+# Up to this version, DescribeGroups describes a group that does not exist, or is of another protocol, as dead and not
+# as an error. Only rows without an error have the operations.
+_WITHOUT_MISSING_GROUPS: Final = 5
 
 
 def topics_without_right(topics: Iterable[Mapping[str, Any]], operation: Operation) -> list[str]:
@@ -33,12 +36,52 @@ def topics_without_right(topics: Iterable[Mapping[str, Any]], operation: Operati
     ]
 
 
-def require_on_cluster(client: Client, operation: Operation) -> None:
-    """Raise a Failure if the user may not do the operation on the cluster."""
-    if _is_denied(_operations_on_cluster(client), operation):
+def groups_without_right(client: Client, names: list[str], operation: Operation) -> list[str]:
+    """Return an error for each group on which the user may not do the operation. The groups need not exist.
+
+    Print a note if the broker does not report the operations of a group.
+    """
+    from kproc.wire.header import ApiKey
+
+    fields = {"groups": names, "include_authorized_operations": True}
+    rows = client.call_latest(ApiKey.DESCRIBE_GROUPS, fields, newest=_WITHOUT_MISSING_GROUPS)["groups"]
+    known = {row["group_id"]: row.get("authorized_operations") for row in rows if not row["error_code"]}
+    if any(known.get(name) in (None, _UNKNOWN) for name in names):
+        _print_unchecked_rights_note()
+    return [
+        explain(name, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for name in names
+        if _is_denied(known.get(name), operation)
+    ]
+
+
+def require_on_transactional_id(client: Client, transactional_id: str) -> None:
+    """Raise a Failure if the user may not fence the producer of the transactional id.
+
+    No response reports the operations on transactional ids. Therefore send the InitProducerId that fences, with a
+    timeout that is out of range: brokers check the right first, then reject the timeout, and change nothing.
+    """
+    from kproc.wire.header import ApiKey
+
+    fields = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": 0,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    code = client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]
+    if code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        raise Failure(explain(transactional_id, code))
+
+
+def require_on_cluster(client: Client, *operations: Operation) -> None:
+    """Raise a Failure if the user may do none of the operations on the cluster."""
+    allowed = _operations_on_cluster(client)
+    if all(_is_denied(allowed, operation) for operation in operations):
         from kproc.client.error_texts import name_code
 
-        denied = f"access denied: this needs {operation.name} on the cluster"
+        names = " or ".join(operation.name for operation in operations)
+        denied = f"access denied: this needs {names} on the cluster"
         raise Failure(name_code(denied, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
@@ -56,7 +99,7 @@ def print_empty_list_note(client: Client, things: str) -> None:
         )
 
 
-def print_unchecked_rights_note() -> None:
+def _print_unchecked_rights_note() -> None:
     """Print a note that a dry run did not check the rights, if the connection has a login or TLS."""
     if client_security() is not None:
         print_note("kproc: the dry run did not check whether this user has the right to do it")

@@ -28,7 +28,7 @@ from kproc.cli.completion import complete_topics, complete_transactional_ids
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
-from kproc.cli.rights import print_empty_list_note, print_unchecked_rights_note
+from kproc.cli.rights import print_empty_list_note, require_on_cluster, require_on_transactional_id
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
 from kproc.cli.transaction_requests import (
@@ -208,8 +208,6 @@ def abort(
             assert topic is not None
             assert start_offset is not None
             _abort_hanging(client, topic, partition, start_offset, consent, output)
-    if consent.dry_run:
-        print_unchecked_rights_note()
 
 
 def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output: Format) -> None:
@@ -218,6 +216,8 @@ def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output
     words = "{result} the transaction of {transactional_id}"
     plan = {**row, "state": described["transaction_state"], "producer_id": described["producer_id"]}
     more = ", which is in state {state}, and fence producer {producer_id}"
+    if consent.needs_plan:
+        require_on_transactional_id(client, transactional_id)
     if consent.obtain([plan], words + more, output, question="abort?"):
         abort_by_fencing(client, described)
         print_done([{**row, "result": "aborted"}], words, output)
@@ -226,7 +226,11 @@ def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output
 def _abort_hanging(
     client: Client, topic: str, partition: int, start_offset: int, consent: Consent, output: Format
 ) -> None:
+    from kproc.broker.security.acl import Operation
+
     producer = _open_producer(client, topic, partition, start_offset)
+    if consent.needs_plan:
+        require_on_cluster(client, Operation.ALTER, Operation.CLUSTER_ACTION)
     row: Row = {"topic": topic, "partition": partition, "start_offset": start_offset, "result": "would abort"}
     words = "{result} the transaction at {topic}-{partition} from offset {start_offset} on"
     if consent.obtain([row], words, output, question="abort?"):

@@ -16,6 +16,7 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.acls import acl_fields
 from tests.support.command_line import call_kproc, told
 from tests.support.groups import commit, find_coordinator
@@ -37,8 +38,8 @@ SETTINGS = {
     "auto.create.topics.enable": "true",
 }
 PARTITIONS = 8  # Both Handlers own some.
-TOPIC, GROUP, CLUSTER = 2, 3, 4
-READ, WRITE, DELETE, DESCRIBE = 3, 4, 6, 8
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
+READ, WRITE, DELETE, ALTER, DESCRIBE = 3, 4, 6, 7, 8
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -392,11 +393,103 @@ def test_dry_run_without_right_fails_as_the_command(
     would = call_kproc(capsys, "topic", "delete", name, "--dry-run", *options)
     assert told(would).startswith(f"would delete {name} ")
     change(alice, "kafka-cluster", DESCRIBE, removes=True, kind=CLUSTER)
+
+
+def denial(capsys: pytest.CaptureFixture[str], command: str, dry: str, execute: str, *options: str) -> str:
+    """Return the error of a command without the right to it, which its dry run must have, too."""
+    errors = []
+    for option in (dry, execute):
+        done = call_kproc(capsys, *command.split(), option, *options)
+        assert (done.returncode, done.stdout) == (1, ""), (command, option)
+        errors.append(done.stderr)
+    assert errors[0] == errors[1]
+    return errors[0]
+
+
+def test_dry_run_on_group_without_right_fails_as_the_command(
+    broker: SecuredBroker,
+    alice: RawClient,
+    log: tuple[str, bytes],
+    properties: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, _ = log
+    options = ("-b", broker.bootstrap, "--command-config", properties)
     find_coordinator(alice, name)
     wait_until(lambda: commit(alice, name, name, {0: 0})[0] == 0, what="a committed offset")
+    change(alice, name, READ)
     change(alice, name, DESCRIBE, kind=GROUP)
-    would = call_kproc(capsys, "group", "delete", name, "--dry-run", *options)
-    assert would.stderr == "kproc: the dry run did not check whether this user has the right to do it\n"
+    deletion, seek = f"group delete {name}", f"group seek {name} --to end -t {name}"
+    assert "(GROUP_AUTHORIZATION_FAILED)" in denial(capsys, deletion, "--dry-run", "--yes", *options)
+    assert "(GROUP_AUTHORIZATION_FAILED)" in denial(capsys, seek, "--dry-run", "--execute", *options)
+    change(alice, name, READ, DELETE, kind=GROUP)
+    change(alice, name, READ, removes=True)
+    change(alice, name, DESCRIBE)
+    done = call_kproc(capsys, *seek.split(), *options)
+    assert done.stderr == f"kproc: {name}: no right on the topic; see kproc acl check (TOPIC_AUTHORIZATION_FAILED)\n"
+    change(alice, name, READ)
+    for command in (f"{deletion} --dry-run", seek, f"group seek {name}-absent --to end -t {name}"):
+        # The group of the last one does not exist, but its name has no rule.
+        done = call_kproc(capsys, *command.split(), *options)
+        assert done.returncode == ("absent" in command), done.stderr
+        assert "did not check" not in done.stderr
+
+
+def test_dry_run_of_abort_without_right_fails_as_the_command(
+    broker: SecuredBroker,
+    alice: RawClient,
+    log: tuple[str, bytes],
+    properties: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, _ = log
+    options = ("-b", broker.bootstrap, "--command-config", properties)
+    producer = wait_until(lambda: opened_transaction(alice, name), what="a transaction")
+    change(alice, name, READ)
+    change(alice, name, DESCRIBE, kind=TRANSACTIONAL_ID)
+    by_id, by_place = f"txn abort {name}", f"txn abort --topic {name} --partition 0 --start-offset 0"
+    error = denial(capsys, by_id, "--dry-run", "--yes", *options)
+    assert "(TRANSACTIONAL_ID_AUTHORIZATION_FAILED)" in error
+    assert "(CLUSTER_AUTHORIZATION_FAILED)" in call_kproc(capsys, *by_place.split(), "--dry-run", *options).stderr
+    assert "(CLUSTER_AUTHORIZATION_FAILED)" in call_kproc(capsys, *by_place.split(), "--yes", *options).stderr
+    change(alice, name, WRITE, kind=TRANSACTIONAL_ID)
+    would = call_kproc(capsys, *by_id.split(), "--dry-run", *options)
+    assert told(would) == (
+        f"would abort the transaction of {name}, which is in state Ongoing, and fence producer {producer[0]}\n"
+    )
+    assert would.stderr == ""
+    change(alice, "kafka-cluster", ALTER, kind=CLUSTER)
+    assert told(call_kproc(capsys, *by_place.split(), "--dry-run", *options)).startswith("would abort")
+    change(alice, "kafka-cluster", ALTER, removes=True, kind=CLUSTER)
+    # The dry runs have fenced nobody.
+    ended = alice.call(ApiKey.END_TXN, 3, {"transactional_id": name, "producer_id": producer[0],
+                                           "producer_epoch": producer[1], "committed": True})  # fmt: skip
+    assert ended["error_code"] == 0
+
+
+def opened_transaction(alice: RawClient, name: str) -> tuple[int, int] | None:
+    """Open a transaction with a record in partition 0. Return its producer, or None while no coordinator is there."""
+    alice.call(ApiKey.FIND_COORDINATOR, 3, {"key": name, "key_type": 1})
+    started = alice.call(
+        ApiKey.INIT_PRODUCER_ID,
+        3,
+        {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1},
+    )
+    if started["error_code"]:
+        return None
+    producer = started["producer_id"], started["producer_epoch"]
+    added = alice.call(ApiKey.ADD_PARTITIONS_TO_TXN, 3, {
+        "v3_and_below_transactional_id": name, "v3_and_below_producer_id": producer[0],
+        "v3_and_below_producer_epoch": producer[1], "v3_and_below_topics": [{"name": name, "partitions": [0]}],
+    })  # fmt: skip
+    assert added["results_by_topic_v3_and_below"][0]["results_by_partition"][0]["partition_error_code"] == 0
+    records = batch(
+        b"x", producer_id=producer[0], producer_epoch=producer[1], base_sequence=0, flags=TRANSACTIONAL
+    )
+    fields = {**produce_fields([(name, NO_TOPIC_ID, [(0, records)])]), "transactional_id": name}
+    [row] = alice.call(ApiKey.PRODUCE, 9, fields)["responses"][0]["partition_responses"]
+    assert row["error_code"] == 0
+    return producer
 
 
 def test_empty_list_of_a_user_names_rights_as_a_reason(
