@@ -285,16 +285,17 @@ class DeadLetterWriter:
     def _finish(self, partition: SharePartition, queue: _Queue, problem: str | None) -> None:
         """Count the batch's dead letters as written, or as lost because of `problem`, and archive their records."""
         batch, queue.batch, queue.attempts = queue.batch, [], 0
+        count = sum(letters.last - letters.first + 1 for letters in batch)
+        if problem is None:
+            self._counters.dead_letters += count
+        else:
+            self._counters.lost_letters += count
+            logger.warning(
+                "%d dead letters of share partition %s are lost from offset %d to %d: %s",
+                *(count, partition.name, min(each.first for each in batch), max(each.last for each in batch)),
+                problem,
+            )
         for letters in batch:
-            count = letters.last - letters.first + 1
-            if problem is None:
-                self._counters.dead_letters += count
-            else:
-                self._counters.lost_letters += count
-                logger.warning(
-                    "dead letters of share partition %s are lost at the offsets %d to %d: %s",
-                    *(partition.name, letters.first, letters.last, problem),
-                )
             self._on_written(partition, letters.first, letters.last)
 
 
