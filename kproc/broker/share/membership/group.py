@@ -385,9 +385,13 @@ class ShareGroup:
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return the error for a fetch of committed offsets: a share group has none."""
+        """Return NONE for a fetch of committed offsets: a share group has none, which is no error.
+
+        Kafka's ShareGroup raises GROUP_ID_NOT_FOUND here, and OffsetFetch then shows a group without offsets. Monitors
+        fetch the offsets of every group that ListGroups names.
+        """
         del member_id, epoch
-        return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE
 
     def offset_delete_refusal(self) -> int:
         """Return the error for an OffsetDelete: a share group has no committed offsets."""
