@@ -11,7 +11,7 @@ from unittest import mock
 
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cluster.image import ClusterImage
-from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.controller.pending_deletions import PendingDeletions
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay, ReplayedRecord
 from kproc.broker.group.coordinator import GroupCoordinator
@@ -137,7 +137,7 @@ _pin = LogSegment.pin
 def _namesakes_are_not_told_apart() -> Iterator[None]:
     """No name is waited for, and a directory is renamed for its deletion whoever's it is by now."""
     with (
-        mock.patch.object(FreedNames, "held", return_value=frozenset()),
+        mock.patch.object(PendingDeletions, "held", return_value=frozenset()),
         mock.patch("kproc.broker.storage.log._is_of_another_topic", return_value=False),
     ):
         yield

@@ -1,8 +1,8 @@
 """Scene: some Handlers' partitions and groups, metadata log, checkpoints and compactor over one RecordingFs.
 
 The roles' storage is real: Partitions, Log, Groups, PartitionTransfer, Compactor, CheckpointWriter, MetadataLog,
-FreedNames. Only the caller differs: here one loop draws all that happens from a seed. The cleaner has its own copy of
-the metadata, which may be behind. A round of fdatasync is in work for a while:
+PendingDeletions. Only the caller differs: here one loop draws all that happens from a seed. The cleaner has its own
+copy of the metadata, which may be behind. A round of fdatasync is in work for a while:
 its syncs are done at once or later, and more is appended before its outcome is taken. Handlers hear of the metadata
 at different times, and die in the middle of what they do.
 """
@@ -28,7 +28,7 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.controller.answers import add_change_calls
-from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.controller.pending_deletions import PendingDeletions
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.topic_coordinators import partition_for
@@ -293,7 +293,7 @@ class Scene:
         self.cleaner_deltas: deque[bytes] = deque()
         self.cleaner: Compactor | None = None
         self._open()
-        self.names = FreedNames(clock.now_ns, unsure_until=None)
+        self.names = PendingDeletions(clock.now_ns, unsure_until=None)
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self.transactions = Transactions(NAMES)

@@ -18,7 +18,7 @@ from kproc.broker.cleaner import checkpoint_writer
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.cleaner import Cleaner
 from kproc.broker.cluster.image import ClusterImage
-from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.controller.pending_deletions import PendingDeletions
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.group import classic_groups
@@ -455,7 +455,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "deltas-lost": [(ClusterImage, "apply_records", _some_deltas_lost)],
     "namesakes-directory-taken": [
         (log_module, "_is_of_another_topic", lambda *_: False),
-        (FreedNames, "held", lambda *_: frozenset()),
+        (PendingDeletions, "held", lambda *_: frozenset()),
     ],
     "clean-marker-stays": [(DataDirectory, "remove_clean_marker", lambda _self: False)],
     "clean-marker-comes-back": [(checkpoints, "sync_directory", _nothing)],

@@ -176,7 +176,7 @@ class TopicChanges:
         if self._image.topic(name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         # Reject the name, because a Handler may still have the old directory of this name open
-        # (controller/freed_names.py).
+        # (controller/pending_deletions.py).
         if name in pending.held:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,

@@ -38,8 +38,8 @@ from kproc.broker.cluster.topic_changes import HELD
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.control_plane import ControlPlane
-from kproc.broker.controller.freed_names import FreedNames, created_names
 from kproc.broker.controller.leftovers import OrphanedDirectories
+from kproc.broker.controller.pending_deletions import PendingDeletions, created_names
 from kproc.broker.metrics.requests import CONTROLLER_PART
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
@@ -123,7 +123,7 @@ class Controller(LinkedRole):
         self.served_at_once: CallHandlers = self._make_served(waits_for_handlers=False)
         self._control_plane = ControlPlane(plan, self)
         self._commits: deque[PendingCommit] = deque()
-        self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
+        self._names = PendingDeletions(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._next_token_check_ns = 0
         self._orphaned = OrphanedDirectories(plan.fs, Path(plan.config.log_dirs))
         # Called with changed settings, because Acceptors and Processors have no image. The supervisor sends the

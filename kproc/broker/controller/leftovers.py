@@ -10,7 +10,7 @@ A directory is deleted only if the metadata record the deletion of its topic id,
 leaves no such directory. Any other directory is set aside and kept: it can hold records of another broker, or it or the
 metadata were restored from an older copy.
 
-No Handler has such a directory open: a name is free only after every Handler has closed it (freed_names.py).
+No Handler has such a directory open: a name is free only after every Handler has closed it (pending_deletions.py).
 """
 
 from __future__ import annotations

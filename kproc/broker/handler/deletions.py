@@ -2,8 +2,8 @@
 
 A partition costs 50 to 100 microseconds, and a topic can have thousands. From the delta on, no request reaches the
 partitions, because the metadata lack their topic. The Handler acknowledges the delta after the last rename, so no topic
-of the same name is created before (controller/freed_names.py). If the Handler dies in between, the cleaner renames the
-remaining directories (cleaner/deleted_directories.py).
+of the same name is created before (controller/pending_deletions.py). If the Handler dies in between, the cleaner
+renames the remaining directories (cleaner/deleted_directories.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FreedNames: decide when the name of a deleted topic can be used again.
+"""PendingDeletions: decide when the name of a deleted topic can be used again.
 
 A partition's directory has its topic's name, and its owner uses it by name: it renames it for the deletion, rolls
 segments and writes snapshots. If the owner is suspended or recovers a long log, it can do that long after the deletion,
@@ -26,7 +26,7 @@ class _NameWait(NamedTuple):
     on_free: Callable[[frozenset[str]], None]
 
 
-class FreedNames:
+class PendingDeletions:
     """Names of deleted topics whose directories a Handler can still have open. The controller has one instance."""
 
     def __init__(self, now_ns: Callable[[], int], *, unsure_until: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.controller.freed_names import WAIT_NS, FreedNames
+from kproc.broker.controller.pending_deletions import WAIT_NS, PendingDeletions
 from kproc.broker.role.roles import handler_id
 from kproc.common.clock import ManualClock
 
@@ -14,7 +14,7 @@ ONE, TWO = handler_id(0), handler_id(1)
 class Rig:
     def __init__(self, *, unsure_until: int | None = None) -> None:
         self.clock = ManualClock()
-        self.names = FreedNames(self.clock.now_ns, unsure_until=unsure_until)
+        self.names = PendingDeletions(self.clock.now_ns, unsure_until=unsure_until)
         self.told: list[frozenset[str]] = []
 
     def wait(self, *names: str) -> None:
