@@ -109,7 +109,8 @@ class Lookups:
                     break
                 try:
                     lookup.found[host] = self._look_up(host)
-                except (OSError, UnicodeError) as error:
+                # Also a MemoryError, for example: without this thread every later look-up would time out.
+                except Exception as error:  # noqa: BLE001 - contained: the name has no addresses
                     logger.error("cannot resolve %s: %s", host, error)
             lookup.is_answered.set()
 

@@ -28,6 +28,8 @@ class Names:
 
     def look_up(self, host: str) -> list[str]:
         self.answers.wait(SECONDS)
+        if host == "huge.example":
+            raise MemoryError
         if host not in self.known:
             raise OSError("Name or service not known")
         return self.known[host]
@@ -50,6 +52,12 @@ def rig() -> Iterator[Rig]:
     yield made
     made.names.answers.set()
     made.lookups.close()
+
+
+def test_thread_survives_a_look_up_without_memory(rig: Rig) -> None:
+    rig.ask("huge.example", "one.example")
+    rig.lookups.wait(SECONDS)
+    assert rig.heard == [{"huge.example": [], "one.example": ["10.0.0.1"]}]
 
 
 def test_names_are_answered_in_the_callers_loop(rig: Rig) -> None:
