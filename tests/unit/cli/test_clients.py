@@ -60,7 +60,7 @@ def connected(principal: str | None, **more: Any) -> dict[str, Any]:
     return row
 
 
-def test_clients_show_who_has_logged_in_and_who_has_not_yet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_show_the_principal_or_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     print_clients([connected("User:alice"), connected(None), connected("User:ANONYMOUS")])
     header, *rows = capsys.readouterr().out.splitlines()
     at = header.split().index("PRINCIPAL")

@@ -74,7 +74,7 @@ def test_help_names_every_option(command, words, called):
 
 
 @pytest.mark.long
-def test_each_pipeline_command_is_told_of_in_a_whole_sentence():
+def test_help_of_pipeline_commands_is_whole_sentences():
     told = kproc("pipeline", "--help", COLUMNS="80").stdout.split("Commands:\n")[1].split("\n\n")[0].splitlines()
     assert len(told) == 4
     assert [line for line in told if not line.endswith(".") or line.endswith("...")] == []

@@ -41,12 +41,12 @@ def test_waits_name_members_behind_for_a_partition_without_owner() -> None:
     assert waits(a, b, c) == {"b": [(("t", 1), ["a"])]}
 
 
-def test_waits_of_a_free_partition_name_nobody() -> None:
+def test_wait_for_a_free_partition_names_no_member() -> None:
     # The member itself is behind, and a static member that is away owns what its row shows, and nothing else.
     assert waits(member("a", 2, [], [("t", 1)]), member("b", -2, [], [])) == {"a": [(("t", 1), [])]}
 
 
-def test_members_with_their_target_wait_for_nobody() -> None:
+def test_member_with_its_target_waits_for_no_member() -> None:
     assert waits(member("a", 3, [("t", 0)], [("t", 0)]), member("b", 2, [], [])) == {}
 
 

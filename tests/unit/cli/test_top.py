@@ -104,7 +104,7 @@ def test_error_keeps_the_rows_and_the_next_reading_clears_it() -> None:
     assert view.error is None
 
 
-def test_lost_connection_of_a_known_broker_is_told_shortly() -> None:
+def test_top_shows_lost_connection_in_one_line() -> None:
     lost = ConnectionLost("h:1 closed the connection: it is not a kproc broker")
     loop, _ = loop_of(snapshots()["processes"], lost)
     view = loop._view

@@ -122,7 +122,7 @@ def test_a_refused_version_request_carries_its_code():
     assert caught.value.code == 35
 
 
-def test_a_refused_connection_is_told_with_address_and_reason():
+def test_refused_connection_error_has_address_and_reason():
     with socket.socket() as ours:
         ours.bind(("127.0.0.1", 0))
         port = ours.getsockname()[1]
@@ -132,7 +132,7 @@ def test_a_refused_connection_is_told_with_address_and_reason():
             Client.connect("127.0.0.1", port)
 
 
-def test_an_unknown_host_is_told():
+def test_unknown_host_raises_connection_failed():
     with pytest.raises(ConnectionFailed, match=r"^cannot connect to no-such-host\.invalid:1: "):
         Client.connect("no-such-host.invalid", 1)
 
@@ -153,12 +153,12 @@ def test_a_silent_peer_ends_in_a_timeout():
             done.set()
 
 
-def test_a_host_that_is_no_name_is_told():
+def test_invalid_host_name_raises_connection_failed():
     with pytest.raises(ConnectionFailed, match=r"a\.\.b:9092: that is not a host name"):
         Client.connect("a..b", 9092)
 
 
-def test_a_closed_connection_is_told():
+def test_closed_connection_raises_connection_lost():
     with (
         peer(lambda sock: (read_frame(sock), None)[1]) as client,
         pytest.raises(ConnectionLost, match="closed the connection"),
@@ -184,7 +184,7 @@ def test_answer_of_another_protocol_raises_connection_lost(answer):
         client.call(ApiKey.API_VERSIONS, 0, {})
 
 
-def test_an_answer_that_cannot_be_read_is_told():
+def test_undecodable_answer_raises_connection_lost():
     def script(connection: socket.socket) -> None:
         body = struct.pack(">i", correlation_id_of(read_frame(connection))) + b"\x00"
         connection.sendall(struct.pack(">i", len(body)) + body)
@@ -193,7 +193,7 @@ def test_an_answer_that_cannot_be_read_is_told():
         client.call(ApiKey.API_VERSIONS, 0, {})
 
 
-def test_an_answer_to_another_request_is_told():
+def test_answer_to_another_request_raises_connection_lost():
     def script(connection: socket.socket) -> None:
         read_frame(connection)
         connection.sendall(

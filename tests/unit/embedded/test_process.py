@@ -111,7 +111,7 @@ while True:
     ("behaviour", "complaint"),
     [("leave", "processes outlived their supervisor"), ("stay", "did not stop in {} ms")],
 )
-def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, behaviour, complaint):
+def test_session_that_does_not_end_is_killed_and_reported(scratch, monkeypatch, behaviour, complaint):
     monkeypatch.setattr(
         Broker,
         "_command",
@@ -170,7 +170,7 @@ def ignored_sigchld():
     signal.signal(signal.SIGCHLD, before)
 
 
-def test_start_error_is_told_where_sigchld_is_ignored(scratch, ignored_sigchld):
+def test_start_error_is_raised_with_sigchld_ignored(scratch, ignored_sigchld):
     with pytest.raises(BrokerFailed, match="unknown setting no"):
         Broker({"no.such.setting": 1}).start()
 

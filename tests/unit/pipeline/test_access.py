@@ -82,7 +82,7 @@ def test_secret_in_part_options_is_hidden(directory: Path) -> None:
     assert SECRET not in repr(pipeline)
 
 
-def test_file_that_is_not_there_is_told_with_the_part(tmp_path: Path) -> None:
+def test_missing_file_error_names_the_part(tmp_path: Path) -> None:
     pipeline = parse_spec(SPEC, tmp_path / "p.toml")
     with pytest.raises(PipelineError, match=r"^lines: cannot read .*all\.properties"):
         access_of(pipeline.sources[0])

@@ -70,7 +70,7 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
         run.run()
 
 
-def test_a_broker_that_is_away_is_told_of_before_spark_starts(
+def test_missing_broker_is_reported_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start_spark(*_: Any, **__: Any) -> None:

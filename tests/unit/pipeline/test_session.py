@@ -52,7 +52,7 @@ def settings_for(tmp_path: Path, master: str, connector: str = "kproc") -> dict[
     return settings(spec, tmp_path, {"HOME": str(tmp_path)}, tmp_path / "temporary")
 
 
-def test_the_specifications_settings_go_over_ours(tmp_path: Path) -> None:
+def test_settings_of_specification_override_defaults(tmp_path: Path) -> None:
     local = settings_for(tmp_path, "local[3,4]")
     assert (local["spark.ui.enabled"], local["spark.x"]) == ("true", "2")
     assert (local["spark.sql.shuffle.partitions"], local["spark.driver.host"]) == ("3", "127.0.0.1")

@@ -133,7 +133,7 @@ def test_stopping_acceptor_is_drained_when_all_are_registered(rig: AcceptorRig) 
     assert rig.acceptor.is_drained()
 
 
-def test_close_ends_what_nobody_registered(start: Callable[..., AcceptorRig]) -> None:
+def test_close_ends_sockets_that_no_processor_has_registered(start: Callable[..., AcceptorRig]) -> None:
     rig = start(1)
     clients = rig.connect(2)
     rig.step()

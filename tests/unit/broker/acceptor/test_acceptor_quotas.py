@@ -82,7 +82,7 @@ def test_zero_limit_admits_only_overrides(
     assert [is_closed(client) for client in known + stranger] == [False] * 5 + [True] * 2
 
 
-def test_full_broker_lets_clients_wait_until_somebody_leaves(start: Callable[..., AcceptorRig]) -> None:
+def test_full_broker_accepts_after_a_disconnect(start: Callable[..., AcceptorRig]) -> None:
     rig = ready(start(1, limits=ConnectionLimits(broker_max=2)))
     clients = rig.connect(3)
     rig.step(3)
@@ -112,7 +112,7 @@ def test_listener_has_a_limit_of_its_own(start: Callable[..., AcceptorRig]) -> N
     assert rig.taken() == [2]
 
 
-def test_raised_limit_lets_in_who_waits(start: Callable[..., AcceptorRig]) -> None:
+def test_raised_limit_accepts_waiting_clients(start: Callable[..., AcceptorRig]) -> None:
     rig = ready(start(1, limits=ConnectionLimits(broker_max=0)))
     rig.connect(3)
     rig.step(2)
@@ -187,7 +187,7 @@ def test_lowered_limit_evicts_from_fullest_processors(
     assert (one.evictions(), two.evictions()) == ([], [(OWN, 1)]), "what was not done is asked again"
 
 
-def test_protected_listener_evicts_nobody_of_its_own(start: Callable[..., AcceptorRig]) -> None:
+def test_protected_listener_evicts_no_own_connection(start: Callable[..., AcceptorRig]) -> None:
     rig = ready(start(1, limits=ConnectionLimits(broker_max=1, protected=frozenset({OWN}))))
     rig.processors[0].report(("10.0.0.1", OWN, 3))
     rig.connect(1)

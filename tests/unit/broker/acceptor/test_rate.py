@@ -58,7 +58,7 @@ def test_single_sample_never_divides_by_nothing() -> None:
 
 @in_one_test("limit", [3, 40, 700])
 @in_one_test("samples", [2, 11])
-def test_waiting_as_told_holds_the_limit(limit: int, samples: int) -> None:
+def test_caller_that_waits_for_the_throttle_holds_the_limit(limit: int, samples: int) -> None:
     """Kafka's loop: record, wait for the throttle, take. In the long run that is the limit."""
     rate, now_ns, taken = WindowedRate(samples, S, 0), 0, 0
     while now_ns < 60 * S:

@@ -42,7 +42,7 @@ def test_topics_are_created_in_every_version(broker, version):
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_controller_that_fails_is_told_for_every_topic(broker, version):
+def test_controller_error_is_reported_for_every_topic(broker, version):
     broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata log cannot grow.")
     fields = broker.ask(ApiKey.CREATE_TOPICS, version, topics=[topic("x"), topic("y")], validate_only=False)
     assert [(row["error_code"], row["error_message"]) for row in fields["topics"]] == [

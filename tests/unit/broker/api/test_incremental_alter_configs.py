@@ -39,7 +39,7 @@ def test_configs_are_altered_one_by_one(broker, version):
 @pytest.mark.parametrize(
     ("key", "version"), [(ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)]
 )
-def test_a_controller_that_fails_is_told_for_every_resource(broker, key, version):
+def test_controller_error_is_reported_for_every_resource(broker, key, version):
     broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
     fields = broker.ask(key, version, resources=[changes(TOPIC, "t")], validate_only=False)
     assert [

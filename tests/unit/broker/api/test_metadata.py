@@ -181,7 +181,7 @@ def test_the_answer_has_topic_ids(broker, version):
 
 
 @pytest.mark.parametrize("version", range(8, 14))
-def test_authorized_operations_are_told_to_who_asks(broker, version):
+def test_authorized_operations_are_returned_on_request(broker, version):
     wanted = {"include_topic_authorized_operations": True}
     if version <= 10:
         wanted["include_cluster_authorized_operations"] = True

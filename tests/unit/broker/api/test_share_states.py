@@ -107,7 +107,7 @@ def test_request_without_group_or_rows_has_no_results(rig: HandlerRig) -> None:
     assert ask(rig, ApiKey.DELETE_SHARE_GROUP_STATE, 0, []) == []
 
 
-def test_without_the_topic_of_the_states_nobody_coordinates(start: Start) -> None:
+def test_share_state_without_its_topic_is_not_coordinator(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     (row,) = initialize(rig, 0)

@@ -204,7 +204,7 @@ def test_unknown_producers_attempts_leave_no_state(scene: Scene) -> None:
         (4, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
     ],
 )
-def test_old_versions_are_told_what_they_know(
+def test_old_txn_offset_commit_versions_get_known_errors(
     scene: Scene, version: int, code: ErrorCode, told: ErrorCode
 ) -> None:
     scene.transactions.code = code

@@ -212,7 +212,7 @@ def test_marker_is_written_only_after_a_clean_stop(rig: CleanerRig, *, is_clean:
     assert checkpoints.remove_clean_shutdown(OsFs(), rig.directory) is is_clean
 
 
-def test_no_marker_beside_a_log_that_nobody_closed(rig: CleanerRig) -> None:
+def test_no_clean_shutdown_marker_with_an_unclosed_log(rig: CleanerRig) -> None:
     """Its owner was killed, and the Handlers that close in order had not heard of the next one."""
     rig.create("t")
     rig.create("u")

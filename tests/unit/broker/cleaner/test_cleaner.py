@@ -97,7 +97,7 @@ def test_owner_that_is_away_costs_nothing(rig: CleanerRig) -> None:
     assert {index for index, _, _ in rig.asked()} == {1}
 
 
-def test_stopping_cleaner_asks_nobody(rig: CleanerRig) -> None:
+def test_stopping_cleaner_sends_no_calls(rig: CleanerRig) -> None:
     rig.create("t")
     rig.write_row("t", 0, start=0, end=9, recovery=9)
     rig.cleaner.drain()

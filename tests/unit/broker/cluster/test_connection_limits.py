@@ -48,7 +48,7 @@ def test_limits_come_into_force_with_the_nodes_own_first(cluster: InMemoryContro
         (OVERRIDES, "ba d:5"),
     ],
 )
-def test_limit_that_nobody_could_live_with_is_refused(
+def test_unusable_connection_limit_is_rejected(
     cluster: InMemoryController, name: str, value: str
 ) -> None:
     assert alter(cluster, (name, SET, value)) == INVALID_REQUEST
@@ -62,7 +62,7 @@ def test_per_ip_limit_may_be_zero_with_overrides(cluster: InMemoryController) ->
 
 
 @pytest.mark.parametrize("first", ["1", ""])
-def test_changes_that_together_admit_nobody_are_not_both_granted(
+def test_changes_that_together_admit_no_client_are_rejected(
     cluster: InMemoryController, first: str
 ) -> None:
     assert alter(cluster, (OVERRIDES, SET, "127.0.0.1:5")) == 0

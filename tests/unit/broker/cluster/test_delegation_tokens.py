@@ -138,7 +138,7 @@ def test_only_owner_or_renewer_changes_a_token(cluster: InMemoryController, op: 
     assert change(cluster, op, {"hmac": b""}, -1) == (ErrorCode.DELEGATION_TOKEN_NOT_FOUND, 0)
 
 
-def test_expired_token_is_renewed_by_nobody(cluster: InMemoryController) -> None:
+def test_expired_token_cannot_be_renewed(cluster: InMemoryController) -> None:
     token = create(cluster)
     cluster.clock.advance_ms(DAY_MS)
     assert change(cluster, "renew", token, -1)[0] == 0, "the last millisecond"

@@ -145,7 +145,7 @@ def test_role_counts_above_limit_with_start_counts_are_skipped(name: str) -> Non
     [(PER_IP, "0", {}), (PER_IP_OVERRIDES, "", {PER_IP: 0, PER_IP_OVERRIDES: "192.0.2.1:5"})],
 )
 @pytest.mark.parametrize("node", [NODE, CLUSTER_DEFAULT_NODE])
-def test_limit_by_address_that_would_let_nobody_in_is_left_out(
+def test_stored_limit_that_admits_no_client_is_skipped(
     name: str, value: str, static: dict[str, object], node: str
 ) -> None:
     """It was fine with the overrides that the broker was started with then, or with the limit."""

@@ -89,7 +89,7 @@ def test_setting_without_effect_with_wrong_value_is_rejected(
     ["ssl.client.auth", "ssl.cipher.suites", "ssl.enabled.protocols", "sasl.enabled.mechanisms", "sasl.jaas.config",
      "listener.security.protocol.map"],
 )  # fmt: skip
-def test_dynamic_setting_that_says_who_may_come_in_is_rejected(
+def test_dynamic_setting_of_access_is_rejected(
     cluster: InMemoryController, name: str
 ) -> None:
     """Kafka takes these. Here they hold from the start on; one that was stored in vain would be believed."""

@@ -66,7 +66,7 @@ def test_refusals_are_kafkas(cluster, wanted, kind, words):
     assert words in update(cluster, ("test.version", wanted, kind))["failure"][1]
 
 
-def test_a_minimum_of_zero_is_only_told_to_those_who_can_read_it(cluster):
+def test_feature_with_minimum_0_is_hidden_before_version_4(cluster):
     update(cluster, ("test.version", 0, features.SAFE_DOWNGRADE))
     older, newer = (features.advertised(cluster.image, version) for version in (3, 4))
     assert [row["name"] for row in older["supported_features"]] == ["metadata.version"]

@@ -26,7 +26,7 @@ def peers(rig: ControllerRig) -> tuple[ScriptedPeer, ScriptedPeer]:
     return rig.attach(handler_id(0)), rig.attach(handler_id(1))
 
 
-def test_a_change_that_names_a_host_holds_nobody_up(
+def test_host_name_lookup_delays_no_other_change(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     answers = threading.Event()

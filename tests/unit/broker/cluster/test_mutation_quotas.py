@@ -126,7 +126,7 @@ def test_users_and_client_ids_are_counted_as_their_quota_says(cluster: InMemoryC
     assert create(cluster, topic("e", 1), user="dora", strict=True)[0] == [0], "each user has its own"
 
 
-def test_quota_that_is_taken_away_limits_nobody(cluster: InMemoryController) -> None:
+def test_removed_mutation_quota_has_no_effect(cluster: InMemoryController) -> None:
     create(cluster, topic("a", 500), strict=True)
     set_rate(cluster, ALICE, None)
     assert create(cluster, topic("b", 1), strict=True) == ([0], 0)

@@ -368,7 +368,7 @@ def listeners(text: str, **settings: object) -> tuple[EndPoint, ...]:
     return build(listeners=text, **settings).listeners
 
 
-def test_mistakes_between_settings_are_told_together():
+def test_errors_between_settings_are_reported_together():
     with pytest.raises(ConfigError) as raised:
         Config.build({"node.id": "2", "broker.id": "3", "early.start.listeners": "NONE"})
     assert len(str(raised.value).splitlines()) == 2

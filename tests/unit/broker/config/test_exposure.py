@@ -24,7 +24,7 @@ def sockets() -> Iterator[list[socket.socket]]:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]", "192.0.2.7", "[::ffff:192.0.2.7]"])
-def test_listener_that_asks_nobody_is_not_opened_to_other_hosts(
+def test_open_listener_without_login_is_rejected(
     sockets: list[socket.socket], host: str
 ) -> None:
     with pytest.raises(FatalError, match=r"open to other hosts.*kproc\.allow\.unauthenticated\.network=A "):

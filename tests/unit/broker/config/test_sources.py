@@ -53,7 +53,7 @@ def test_bad_assignments_are_refused(items):
         parse_assignments(items)
 
 
-def test_a_name_that_is_given_twice_is_told_without_its_values():
+def test_setting_given_twice_is_rejected_without_its_values():
     with pytest.raises(ConfigError, match=r"ssl\.key\.password is given twice") as refused:
         parse_assignments(["ssl.key.password=s3cret", "ssl.key.password=other"])
     assert "s3cret" not in str(refused.value)

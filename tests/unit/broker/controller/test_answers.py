@@ -55,7 +55,7 @@ def test_answers_leave_in_the_order_of_the_changes(
     assert order == ["first", "second", "third"]
 
 
-def test_question_that_changes_nothing_waits_for_nobody(
+def test_validate_only_change_waits_for_no_handler(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     for peer in peers:

@@ -94,7 +94,7 @@ def test_topic_is_recreated_after_all_handlers_released_old_one(
     assert rig.controller.image.topics_by_name["t"].topic_id != first
 
 
-def test_a_controller_that_stops_answers_who_waits_for_a_name(
+def test_stopping_controller_answers_waits_for_a_name(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     asking, slow = peers
@@ -123,7 +123,7 @@ def test_death_of_awaited_handler_releases_answer(
     assert len(replies) == 1
 
 
-def test_successor_begins_with_the_change_and_holds_nobody_up(
+def test_successor_handler_does_not_delay_a_change(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     asking, dying = peers

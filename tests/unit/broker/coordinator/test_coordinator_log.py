@@ -249,7 +249,7 @@ def test_fenced_producers_write_is_rejected_alone(rig: Rig) -> None:
     assert shard.coordinator.told == [(8, True), (1, "a", None), (2, "c", None), (3, "d", None)]
 
 
-def test_rules_without_transactions_are_told_of_no_marker(rig: Rig) -> None:
+def test_rules_without_transactions_get_no_marker(rig: Rig) -> None:
     shard = rig.shard(with_transactions=False)
     rig.write(shard, "a")
     assert shard.append_marker(marker(A)) == 0

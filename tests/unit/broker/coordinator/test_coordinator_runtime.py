@@ -199,7 +199,7 @@ def test_deleted_coordinator_topic_affects_only_its_own(
     assert raised.value.code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_deadline_is_told_to_the_coordinator_that_set_it(start: Start) -> None:
+def test_deadline_reaches_the_coordinator_that_set_it(start: Start) -> None:
     rig = start()
     rig.create_topic(TOPIC, partitions=2)
     first, second = coordinator(rig, 0), coordinator(rig, 1)

@@ -269,7 +269,7 @@ def test_answer_to_one_long_poll_keeps_other_of_connection(rig: HandlerRig) -> N
     assert len(parts_of(rig.handler(0)).purgatory) == 0
 
 
-def test_offset_out_of_range_at_another_owner_is_told_at_once(rig: HandlerRig) -> None:
+def test_offset_out_of_range_at_other_owner_answers_at_once(rig: HandlerRig) -> None:
     there = at(rig, 2)
     produce(rig, 0, there)
     send_fetch(rig, 0, there, offset=17)

@@ -165,7 +165,7 @@ def test_known_and_general_fetches_give_the_committed_records(rig: HandlerRig, s
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", SOME)
-def test_marker_wakes_who_waits_for_committed_records(rig: HandlerRig, version: int, commit: bool) -> None:
+def test_marker_wakes_read_committed_fetch(rig: HandlerRig, version: int, commit: bool) -> None:
     append(rig, *(batch(bytes(200)) for _ in range(40)))
     park(rig, version, 40, isolation_level=COMMITTED)
     append(rig, in_transaction(7, b"first"), batch("after"))
@@ -187,7 +187,7 @@ def test_uncommitted_waiter_is_woken_by_open_transaction(rig: HandlerRig) -> Non
 
 
 @pytest.mark.parametrize("version", SOME)
-def test_deadline_answers_who_waits_for_an_open_transaction(rig: HandlerRig, version: int) -> None:
+def test_deadline_ends_fetch_behind_an_open_transaction(rig: HandlerRig, version: int) -> None:
     append(rig, *(batch(bytes(200)) for _ in range(40)))
     park(rig, version, 40, isolation_level=COMMITTED)
     append(rig, in_transaction(7, b"first"))

@@ -49,7 +49,7 @@ def test_waiting_member_may_join_again_in_a_full_group(rig: GroupRig) -> None:
     assert rig.join(members[0]).is_open
 
 
-def test_a_fenced_member_takes_nobodys_place(rig: GroupRig) -> None:
+def test_fenced_member_takes_no_place_in_a_full_group(rig: GroupRig) -> None:
     members = rig.make_stable(2, static=True)
     rig.configure(group_max_size=1)
     rig.join(members[0], protocols=(("range", b"x"),))

@@ -45,7 +45,7 @@ def test_the_leader_stays_the_leader(rig: GroupRig) -> None:
     assert rig.group.roster.leader == members[1]
 
 
-def test_its_members_have_a_whole_session_to_be_heard_of(rig: GroupRig) -> None:
+def test_loaded_members_have_a_whole_session(rig: GroupRig) -> None:
     members = rig.make_stable()
     snapshot = rig.log[-1]
     rig.clock.advance_ms(100 * SESSION_MS)
@@ -108,7 +108,7 @@ def test_waiting_joins_of_resigned_group_get_not_coordinator(rig: GroupRig) -> N
     rig.group.tick(rig.now_ms + 1_000_000)
 
 
-def test_also_who_waits_for_a_write(rig: GroupRig) -> None:
+def test_resignation_ends_syncs_that_wait_for_a_write(rig: GroupRig) -> None:
     joins = [rig.join(), rig.join()]
     rig.pass_ms(2 * INITIAL_DELAY_MS)
     members = [join.value.member_id for join in joins]
@@ -120,7 +120,7 @@ def test_also_who_waits_for_a_write(rig: GroupRig) -> None:
     assert rig.state == "Dead"
 
 
-def test_also_who_left_last(rig: GroupRig) -> None:
+def test_resignation_ends_leave_group_that_waits_for_a_write(rig: GroupRig) -> None:
     members = rig.make_stable()
     rig.holds_writes = True
     leave = rig.leave(*members)
@@ -129,7 +129,7 @@ def test_also_who_left_last(rig: GroupRig) -> None:
     rig.write()
 
 
-def test_also_who_restarts(rig: GroupRig) -> None:
+def test_resignation_ends_static_join_that_waits_for_a_write(rig: GroupRig) -> None:
     rig.make_stable(static=True)
     rig.holds_writes = True
     join = rig.join(group_instance_id="i1")

@@ -136,7 +136,7 @@ def test_request_longer_than_the_ring_is_asked_whole(scene: Scene) -> None:
     assert scene.rows() == [(0, 0)]
 
 
-def test_requests_for_who_died_end_their_connection(scene: Scene) -> None:
+def test_produce_to_dead_owner_closes_the_connection(scene: Scene) -> None:
     """It may have taken them."""
     scene.leave(in_order=False)
     scene.come()
@@ -147,7 +147,7 @@ def test_requests_for_who_died_end_their_connection(scene: Scene) -> None:
     assert scene.rows() == [(0, 0)]
 
 
-def test_without_a_successor_they_end_as_what_is_asked_of_nobody(scene: Scene) -> None:
+def test_calls_to_left_handler_without_successor_are_lost(scene: Scene) -> None:
     scene.leave()
     replies: list[Reply | Lost] = []
     parts_of(scene.handler).services.peers.ask(1, CANCEL_WATCH, CancelWatch(0, (0, 99)), replies.append)
@@ -225,7 +225,7 @@ def test_records_for_absent_handler_fail_after_one_second(
     assert scene.rows() == [(int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1)]
 
 
-def test_a_groups_request_is_answered_by_who_came(start: Start) -> None:
+def test_group_request_is_answered_by_the_successor(start: Start) -> None:
     scene = Scene(start(handlers=2))
     rig = scene.rig
     rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])

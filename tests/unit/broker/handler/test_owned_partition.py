@@ -70,7 +70,7 @@ def test_waiters_that_come_while_a_round_runs_share_the_next_one(rig: HandlerRig
     assert syncer.sizes == [1, 1]
 
 
-def test_one_round_syncs_every_log_that_somebody_waits_for(rig: HandlerRig) -> None:
+def test_one_round_syncs_all_logs_with_waiting_requests(rig: HandlerRig) -> None:
     for partition in range(3):
         send(rig, partition, connection=partition)
     rig.settle()

@@ -556,7 +556,7 @@ def test_new_owner_dies_with_the_state(start: Start) -> None:
     assert_at_rest(rig)
 
 
-def test_successor_of_the_new_owner_asks_who_still_holds_it(start: Start) -> None:
+def test_successor_of_new_owner_calls_the_holder_in_the_row(start: Start) -> None:
     """No delta tells it of the move: the row does."""
     rig, index = start_with(start, settings=GROUP)
     send(rig, 0, index, sequenced(0), acks=-1)

@@ -394,7 +394,7 @@ def test_delete_topic_survives_an_unreadable_directory(start: Start) -> None:
 
 
 @pytest.mark.parametrize("left", [None, b""], ids=["no file", "an empty one"])
-def test_records_of_nobody_are_kept_aside(start: Start, left: bytes | None) -> None:
+def test_records_without_partition_metadata_are_set_aside(start: Start, left: bytes | None) -> None:
     """A power loss took partition.metadata, which the first sync covers: they may be of a deleted namesake."""
     rig = start()
     rig.create_topic("t")
@@ -412,7 +412,7 @@ def test_records_of_nobody_are_kept_aside(start: Start, left: bytes | None) -> N
     assert b"whose?" in (aside / f"{0:020d}.log").read_bytes()
 
 
-def test_directory_of_nobody_without_records_is_used(start: Start) -> None:
+def test_empty_directory_without_metadata_is_used(start: Start) -> None:
     """Its owner died between making it and saying whose it is."""
     rig = start()
     rig.create_topic("t")

@@ -121,7 +121,7 @@ def test_steps_of_logins_have_mechanism_user_and_result(start: Start) -> None:
     assert "wrong-word" not in str(lines)
 
 
-def test_fast_paths_are_used_again_when_nobody_watches(start: Start) -> None:
+def test_fast_paths_are_used_again_after_the_last_watch(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     requests = parts_of(rig.handler()).requests
@@ -207,7 +207,7 @@ def test_last_call_ends_a_watch_at_once(start: Start) -> None:
     assert rig.fast_paths()
 
 
-def test_request_log_gets_every_request_while_somebody_watches(start: Start) -> None:
+def test_request_log_gets_every_request_during_a_watch(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     watched(rig, topic="other")

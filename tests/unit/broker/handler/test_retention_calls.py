@@ -49,7 +49,7 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
 
 
-def test_retention_of_a_partition_that_is_not_ours_is_not_ours(start: Start) -> None:
+def test_retention_of_other_owners_partition_is_ignored(start: Start) -> None:
     rig = start(handlers=2)
     rig.create_topic("t", partitions=2)
     assert rig.partitions(1 - rig.owner("t")).enforce_retention(("t", 0)) == 0

@@ -117,7 +117,7 @@ def test_wake_all_fences_once_and_signals_the_sleepers(words, monkeypatch):
         os.close(fd)
 
 
-def test_sleeper_wakes_although_nobody_reads_the_eventfd(words, eventfd):
+def test_sleeper_wakes_with_an_unread_eventfd(words, eventfd):
     sleeper = Sleeper(words, INDEX, eventfd)
     waker = Waker(words, INDEX, eventfd)
     with select.epoll() as poller:

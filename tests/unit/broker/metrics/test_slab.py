@@ -129,6 +129,6 @@ def package_text() -> str:
 
 
 @in_one_test("metric", METRICS)
-def test_every_metric_is_counted_by_somebody(metric) -> None:
+def test_every_metric_is_counted(metric) -> None:
     """A number that is always 0 looks like good news."""
     assert f'SLOT["{metric.name}"]' in package_text()

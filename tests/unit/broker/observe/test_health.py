@@ -82,7 +82,7 @@ def test_added_role_keeps_ready_restarting_role_does_not() -> None:
     assert ask("ready", [*WELL, row("handler", 2, "starting", restarts=1)])[0] == 503
 
 
-def test_full_disk_is_told_of_and_no_reason_to_send_clients_away() -> None:
+def test_full_disk_is_reported_and_broker_stays_ready() -> None:
     code, body = ask("ready", WELL, full="the disk is full")
     assert (code, body["problem"]) == (200, "the disk is full")
 

@@ -188,7 +188,7 @@ def test_stalled_scraper_delays_only_itself_and_is_closed(rig: Rig) -> None:
     assert everything(silent) == b""
 
 
-def test_scraper_that_resets_harms_nobody(rig: Rig) -> None:
+def test_reset_scrape_does_not_disturb_the_next_one(rig: Rig) -> None:
     sock = rig.connect(GET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     sock.close()

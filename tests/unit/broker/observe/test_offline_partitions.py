@@ -30,7 +30,7 @@ class Told:
         self._shown.update(body)
 
 
-def test_changes_are_told_once_and_shown_by_name() -> None:
+def test_offline_partitions_are_reported_once_sorted_by_name() -> None:
     shown = OfflinePartitions()
     first, second = Told(shown, 0), Told(shown, 1)
     first.news.report({})
@@ -56,7 +56,7 @@ def test_names_and_reasons_are_bounded_and_the_count_is_exact() -> None:
     assert all(len(row["reason"]) <= 300 for row in found["first"])
 
 
-def test_new_controller_is_told_and_gone_handler_has_none() -> None:
+def test_offline_partitions_reach_a_new_controller() -> None:
     before, after = OfflinePartitions(), OfflinePartitions()
     told = Told(before)
     told.news.report({("t", 0): REASON})

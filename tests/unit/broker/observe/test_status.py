@@ -201,7 +201,7 @@ def test_restarted_role_shows_no_negative_rates(rig: StatusRig) -> None:
     assert rig.ask()["processes"][0]["cpu_percent"] == 0.0
 
 
-def test_shared_memory_that_nobody_mapped_is_counted_once(rig: StatusRig) -> None:
+def test_unmapped_shared_memory_is_counted_once(rig: StatusRig) -> None:
     rig.describe("supervisor")
     gc.collect()  # Otherwise regions of earlier tests that are in cycles can be freed between the two answers.
     # The first region keeps the difference to the mapped memory of other tests above 0, below which it is not shown.

@@ -98,7 +98,7 @@ def test_nothing_asked_is_answered_at_once(services):
     assert ask(services) == [[]]
 
 
-def test_an_owner_that_died_is_told_as_a_retriable_error(services):
+def test_dead_owner_gives_a_retriable_error(services):
     done = ask(services, 1, 0)
     services.calls[0][3](Lost())
     assert done[0][0] == {"at": 1, "code": ErrorCode.NOT_LEADER_OR_FOLLOWER}

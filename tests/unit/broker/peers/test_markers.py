@@ -68,7 +68,7 @@ def test_marker_is_answered_after_its_sync(start: Start) -> None:
         assert outcomes == [[0]]
 
 
-def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
+def test_marker_for_offline_log_returns_storage_error(start: Start) -> None:
     rig = start()
     rig.create_topic("t", partitions=4)
     rig.open("t").log.state.set_offline("on purpose")

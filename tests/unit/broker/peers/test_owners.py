@@ -82,7 +82,7 @@ class Rig:
         self.gather(*parts).start()
 
 
-def test_answers_keep_request_order_whoever_replies_first() -> None:
+def test_answers_keep_request_order_in_any_order_of_replies() -> None:
     rig = Rig(a=THERE, b=HERE, c=ELSEWHERE, d=THERE)
     rig.start("a", "b", "c", "d")
     there, elsewhere = rig.calls

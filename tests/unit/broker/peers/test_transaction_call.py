@@ -125,7 +125,7 @@ def test_owner_verifies_partition_and_is_answered_once(start: Start) -> None:
         ({"producer_id": 77, "producer_epoch": 5}, ErrorCode.PRODUCER_FENCED),
     ],
 )
-def test_a_producer_that_cannot_begin_is_told_why(start: Start, fields: Fields, code: ErrorCode) -> None:
+def test_invalid_init_producer_id_returns_its_error(start: Start, fields: Fields, code: ErrorCode) -> None:
     rig = cluster(start)
     producer = begun(rig)
     asked = {

@@ -54,7 +54,7 @@ def pair() -> Iterator[tuple[socket.socket, Reader]]:
         yield ours, Reader(theirs)
 
 
-def test_an_acceptor_that_comes_later_is_told_of_everything(pair: tuple[socket.socket, Reader]) -> None:
+def test_late_acceptor_gets_all_connection_counts(pair: tuple[socket.socket, Reader]) -> None:
     sock, reader = pair
     reporter = CountReporter()
     reporter.opened(0, ONE)

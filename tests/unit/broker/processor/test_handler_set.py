@@ -55,7 +55,7 @@ def test_handlers_are_indexed_independent_of_arrival(
     assert len(late.bodies()) == 1
 
 
-def test_every_handler_is_told_once_where_a_client_is(rig: ProcessorRig) -> None:
+def test_first_request_introduces_client_to_every_handler(rig: ProcessorRig) -> None:
     """Before its first request, and again when a Handler comes that cannot know."""
     told = [handler.addresses for handler in rig.handlers]
     client = rig.connect()
@@ -114,7 +114,7 @@ def test_frames_for_a_handler_that_is_away_go_home(rig: ProcessorRig) -> None:
     assert rig.handlers[0].bodies() == [b"second"]
 
 
-def test_end_of_a_client_is_told_wherever_it_has_been(rig: ProcessorRig) -> None:
+def test_disconnect_reaches_handlers_of_earlier_requests(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(SECOND)
     (request,) = rig.handlers[1].take()
@@ -126,7 +126,7 @@ def test_end_of_a_client_is_told_wherever_it_has_been(rig: ProcessorRig) -> None
     assert rig.handlers[1].gone == [request.connection_id]
 
 
-def test_end_of_a_client_is_told_where_it_has_requests_in_work(rig: ProcessorRig) -> None:
+def test_disconnect_reaches_handlers_of_open_requests(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(SECOND)
     (request,) = rig.handlers[1].take()

@@ -106,7 +106,7 @@ def test_connection_that_is_closed_is_forgotten(rig: ProcessorRig) -> None:
     assert not rig.processor.writer.metered._metered
 
 
-def test_time_that_the_home_had_no_room_for_is_told_later(
+def test_socket_time_is_sent_when_the_ring_has_room(
     rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, connection = connect(rig)

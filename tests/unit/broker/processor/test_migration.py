@@ -458,7 +458,7 @@ def test_giver_that_dies_after_it_gave_loses_nothing(rig: MoveRig) -> None:
     exchange(rig, client)
 
 
-def test_dead_source_without_state_blocks_nobody(rig: MoveRig) -> None:
+def test_dead_source_without_state_does_not_block_a_leave(rig: MoveRig) -> None:
     """A Handler that leaves waits until nobody may claim anything from it."""
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))

@@ -150,7 +150,7 @@ def test_log_of_too_long_pre_login_frames_is_rate_limited(
         assert "and 20 more connections were closed for what their clients did" in caplog.messages
 
 
-def test_lines_about_who_does_not_log_in_are_some_a_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_about_missing_logins_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with ProcessorRig(logins=LoginLimits(ns_max=3_000_000_000)) as rig:
         silent = [rig.connect(flags=FLAG_SASL) for _ in range(30)]

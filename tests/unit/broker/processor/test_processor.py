@@ -88,7 +88,7 @@ def test_close_ends_every_connection_and_gives_every_block_back(rig: ProcessorRi
     assert rig.arena.lent_count() == 0
 
 
-def test_processor_without_a_handler_accepts_nobody(start: Start) -> None:
+def test_processor_without_a_handler_closes_connections(start: Start) -> None:
     rig = start(handlers=0)
     assert rig.connect().is_closed()
 

@@ -24,7 +24,7 @@ def rig(start: Start, router: ScriptedRouter) -> ProcessorRig:
 
 
 @pytest.mark.parametrize("home", [0, 1])
-def test_router_says_who_gets_a_frame(rig: ProcessorRig, home: int) -> None:
+def test_frame_goes_to_the_handler_of_the_router(rig: ProcessorRig, home: int) -> None:
     client = client_at(rig, home)
     for frame, index in ((FIRST, 0), (SECOND, 1), (HOME, home)):
         client.send(frame)

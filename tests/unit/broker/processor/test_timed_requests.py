@@ -196,7 +196,7 @@ def open_requests(rig: ProcessorRig) -> int:
     return len(rig.processor.timed._open)
 
 
-def test_requests_that_nobody_has_taken_are_seen(rig: ProcessorRig) -> None:
+def test_unread_ring_records_are_counted(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(3)]
     for client in clients:
         client.send(framed(PRODUCE))

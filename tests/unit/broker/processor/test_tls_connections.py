@@ -105,7 +105,7 @@ def test_missing_or_foreign_certificate_is_rejected_with_alert(
     ],
     ids=["no rule", "too long"],
 )
-def test_a_certificate_of_nobody_is_refused(
+def test_certificate_without_matching_principal_is_rejected(
     start: Start, certificates: Certificates, caplog: pytest.LogCaptureFixture, rules: str, why: str
 ) -> None:
     rig = start(tls_listeners=listeners_of(certificates, "required", ssl_principal_mapping_rules=rules))

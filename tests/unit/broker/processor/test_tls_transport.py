@@ -246,7 +246,7 @@ def test_pass_encrypts_bounded_bytes_and_small_responses_leave(
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
-def test_either_side_is_told_of_the_end(rig: ProcessorRig, context: ssl.SSLContext) -> None:
+def test_tls_close_reaches_either_side(rig: ProcessorRig, context: ssl.SSLContext) -> None:
     client = TlsClient(rig, context).shake_hands()
     client.send(framed(b"x"))
     (request,) = rig.handler.take()

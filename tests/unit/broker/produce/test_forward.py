@@ -45,7 +45,7 @@ def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
 
 
 @pytest.mark.parametrize("home", [0, 1, 2])
-def test_produce_reaches_the_owner_whoever_got_it(rig: HandlerRig, home: int) -> None:
+def test_produce_reaches_the_owner_from_any_home(rig: HandlerRig, home: int) -> None:
     for index in range(PARTITIONS):
         assert produce(rig, home, index) == [(index, 0, 0)]
         assert rig.open("t", index).log.state.end_offset == 1

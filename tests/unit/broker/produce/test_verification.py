@@ -510,7 +510,7 @@ def test_newer_producer_epoch_ends_wait_of_older_one(scene: Scene) -> None:
     assert scene.values() == [b"0"]
 
 
-def test_an_older_epoch_than_the_log_knows_asks_nobody(scene: Scene) -> None:
+def test_older_epoch_is_rejected_without_verification(scene: Scene) -> None:
     assert scene.end(5) == ErrorCode.NONE
     scene.send(0, epoch=4)
     assert scene.answers() == [[(ErrorCode.INVALID_PRODUCER_EPOCH, -1)]]
@@ -527,7 +527,7 @@ def test_the_records_of_an_older_epoch_are_not_looked_at(scene: Scene) -> None:
     assert scene.answers() == [[(ErrorCode.INVALID_PRODUCER_EPOCH, -1)]]
 
 
-def test_a_damaged_batch_asks_nobody(scene: Scene) -> None:
+def test_damaged_batch_is_rejected_without_verification(scene: Scene) -> None:
     good = batch(b"v", producer_id=PID, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL)
     scene.send(0, records=good[:-1] + bytes([good[-1] ^ 1]))
     assert scene.answers() == [[(ErrorCode.CORRUPT_MESSAGE, -1)]]
@@ -624,7 +624,7 @@ def test_unverified_batches_move_with_their_partition(start: Start, home: int) -
     assert scene.values(index) == [b"%d" % n for n in range(4)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_told(scene: Scene) -> None:
+def test_topic_deleted_during_verification_is_unknown(scene: Scene) -> None:
     scene.send(0)
     scene.send(1)
     scene.rig.settle()

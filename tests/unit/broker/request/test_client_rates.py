@@ -124,7 +124,7 @@ def test_fetch_above_the_quota_does_not_count(quotas: ClientQuotas, clock: Clock
     assert rates.fetch_wait_ms(ANONYMOUS, b"b") == 0
 
 
-def test_precedence_and_who_is_counted_together(quotas: ClientQuotas, clock: Clock) -> None:
+def test_quota_precedence_and_shared_accounts(quotas: ClientQuotas, clock: Clock) -> None:
     quotas.set(client(None), PRODUCER_BYTE_RATE, 1)
     quotas.set(((USER, ANONYMOUS),), PRODUCER_BYTE_RATE, 1000)
     rates = make_rates(quotas, clock)

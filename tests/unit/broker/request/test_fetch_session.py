@@ -196,7 +196,7 @@ def test_targets_by_id_are_told_apart_by_id() -> None:
 # -- the limit -----------------------------------------------------------------------------------------------
 
 
-def test_full_cache_throws_out_nobody_who_is_active() -> None:
+def test_full_session_cache_keeps_active_sessions() -> None:
     cache = SessionCache(2)
     sessions = [open_session(cache, ("a", 0, 0)) for _ in range(2)]
     targets, session, _ = cache.resolve(request(("b", 0, 0)), 12, now_ns=2 * MINUTE_NS - 1)
@@ -231,7 +231,7 @@ def test_session_forgetting_all_ends_and_named_is_answered() -> None:
     assert len(cache) == 0
 
 
-def test_cache_without_slots_remembers_nobody() -> None:
+def test_session_cache_without_slots_gives_no_session() -> None:
     cache = SessionCache(0)
     assert cache.resolve(request(("a", 0, 0)), 12, now_ns=10**15)[1] is None
 

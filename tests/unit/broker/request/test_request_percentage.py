@@ -133,7 +133,7 @@ def produce(rig: HandlerRig, *, acks: int = 1, name: str = "t") -> dict[str, Any
     return rig.processors[0].ask(ApiKey.PRODUCE, 9, fields)
 
 
-def test_client_above_it_is_told_and_not_read_for_as_long(rig: HandlerRig) -> None:
+def test_request_percentage_throttles_answer_and_reads(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     assert processor.ask(ApiKey.METADATA, 12, EVERY_TOPIC)["throttle_time"] == 0
     set_quota(rig, REQUEST_PERCENTAGE, 5)

@@ -53,7 +53,7 @@ def test_early_listener_is_open_at_once(sockets: list[socket.socket]) -> None:
         socket.create_connection(("127.0.0.1", late.bound_port))
 
 
-def test_port_that_somebody_else_opened_meanwhile_is_named(sockets: list[socket.socket]) -> None:
+def test_port_taken_before_listen_is_named_in_the_error(sockets: list[socket.socket]) -> None:
     """Kafka's testFailedAcceptorStartupCausesEnableRequestProcessingFailure."""
     (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0")
     rival = socket.create_server(("127.0.0.1", endpoint.bound_port), reuse_port=False)

@@ -152,7 +152,7 @@ def test_nothing_is_built_while_its_level_is_off(lines: Lines, monkeypatch: pyte
     assert len(built) == len(lines.records) == 1
 
 
-def test_its_level_can_be_changed_like_that_of_any_logger() -> None:
+def test_level_of_audit_log_can_be_changed() -> None:
     assert LOGGER_NAME in log_levels.effective()
     before = logging.getLogger(LOGGER_NAME).level
     try:

@@ -134,7 +134,7 @@ def test_a_guard_is_no_part_of_what_the_next_owner_gets(log: Log) -> None:
     assert log.export_state()["producers"] == []
 
 
-def test_an_older_epoch_is_told_before_the_missing_transaction(log: Log) -> None:
+def test_older_epoch_precedes_missing_transaction_error(log: Log) -> None:
     assert end(log, 5).error_code == ErrorCode.NONE
     assert send(log, epoch=4) == NEW_EPOCH
     assert send(log, epoch=5) == ErrorCode.INVALID_TXN_STATE

@@ -68,7 +68,7 @@ def test_more_members_than_tasks() -> None:
     assert sizes(assign_sticky(new_members({"a": 2, "b": 2}), stateless(2), 0)) == [0, 0, 1, 1]
 
 
-def test_without_members_nobody_gets_tasks() -> None:
+def test_assignment_without_members_is_empty() -> None:
     assert assign_sticky({}, stateful(3), 1) == {}
 
 

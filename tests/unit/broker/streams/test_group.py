@@ -87,7 +87,7 @@ def test_number_of_standby_tasks_changes_while_members_work(rig: StreamsRig) -> 
     assert rig.group.state.epoch.assignment_configs == (KeyValue("num.standby.replicas", "1"),)
 
 
-def test_member_that_did_not_get_the_response_is_told_again(rig: StreamsRig) -> None:
+def test_member_without_the_response_gets_its_tasks_again(rig: StreamsRig) -> None:
     member = HonestStreamsMember(rig, "a")
     member.heartbeat()
     assert member.heartbeat().tasks is None

@@ -92,7 +92,7 @@ def test_task_stays_with_its_owner_if_a_record_was_compacted(processes: dict[str
     assert state.holders.active == {FOO: processes["b"], BAR: processes["a"]}
 
 
-def test_task_that_nobody_owns_is_free_if_a_record_was_compacted() -> None:
+def test_replay_with_compacted_record_frees_unowned_task() -> None:
     state = group_of(a="p", b="q")
     replay_states(
         state, ("a", owning(11, FOO)), ("b", owning(12, FOO)), ("b", owning(13)), ("a", owning(14, BAR))

@@ -123,7 +123,7 @@ def test_shutdown_by_removed_member_stops_only_present_members(rig: StreamsRig, 
     assert codes(HonestStreamsMember(rig, "c").heartbeat()) == expected
 
 
-def test_member_without_wanted_tags_is_told(rig: StreamsRig) -> None:
+def test_member_without_wanted_tags_gets_a_status(rig: StreamsRig) -> None:
     rig.settings["streams.rack.aware.assignment.tags"] = "zone,rack"
     member = HonestStreamsMember(rig, "a", tags=(KeyValue("zone", "z"),))
     (status,) = member.heartbeat().statuses
@@ -132,7 +132,7 @@ def test_member_without_wanted_tags_is_told(rig: StreamsRig) -> None:
     assert member.heartbeat(knows_missing_tags=False).statuses == ()
 
 
-def test_member_with_an_older_topology_is_told(rig: StreamsRig) -> None:
+def test_member_with_older_topology_gets_a_status(rig: StreamsRig) -> None:
     HonestStreamsMember(rig, "a", Topology(3, COUNT.subtopologies)).heartbeat()
     result = HonestStreamsMember(rig, "b").heartbeat()
     assert [status.detail for status in result.statuses] == [

@@ -104,7 +104,7 @@ def test_role_that_lived_for_a_while_is_forgiven() -> None:
         (-200, "killed by signal 200"),
     ],
 )
-def test_end_of_a_child_is_told_in_words(status: int, words: str) -> None:
+def test_exit_status_of_child_is_described(status: int, words: str) -> None:
     assert describe_exit(status) == words
 
 
@@ -210,7 +210,7 @@ class HungChild:
 
 
 @pytest.mark.parametrize(("was_stopped", "lines"), [(True, 1), (False, 0)])
-def test_only_children_that_were_told_to_end_are_late(
+def test_only_stopped_children_are_reported_as_late(
     caplog: pytest.LogCaptureFixture, was_stopped: bool, lines: int
 ) -> None:
     """A start that fails, such as by a bad note of a reload, kills its children without a line about them."""

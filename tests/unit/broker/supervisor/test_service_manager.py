@@ -39,7 +39,7 @@ def receiver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Receive
     receiver.sock.close()
 
 
-def test_states_are_told_in_order(receiver: Receiver) -> None:
+def test_service_manager_gets_states_in_order(receiver: Receiver) -> None:
     manager = ServiceManager.of_environment({"NOTIFY_SOCKET": receiver.address})
     manager.ready("serving\nat x")
     manager.stopping("stopping")
@@ -96,7 +96,7 @@ def test_watchdog_is_fed_thrice_unless_role_is_silent(receiver: Receiver) -> Non
     manager.close()
 
 
-def test_watchdog_of_another_process_is_not_ours(receiver: Receiver) -> None:
+def test_watchdog_of_another_process_is_ignored(receiver: Receiver) -> None:
     environment = {"NOTIFY_SOCKET": receiver.address, "WATCHDOG_USEC": "1000000"}
     for pid, expected in ((os.getpid(), 1_000_000_000), (1, 0)):
         manager = ServiceManager.of_environment({**environment, "WATCHDOG_PID": str(pid)})
@@ -115,7 +115,7 @@ def test_watchdog_without_usable_time_is_ignored(receiver: Receiver, usec: str) 
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": "vsock:2:1234"}, {"WATCHDOG_USEC": "1000000"}])
-def test_without_an_address_nothing_is_told_and_nothing_fails(environment: dict[str, str]) -> None:
+def test_service_manager_without_address_does_nothing(environment: dict[str, str]) -> None:
     manager = ServiceManager.of_environment(environment)
     manager.ready("x")
     assert manager.watchdog_ns == 0

@@ -81,7 +81,7 @@ def test_nothing_is_answered_before_it_is_durable() -> None:
     rig.log.sync()
 
 
-def test_whatever_meets_a_pending_state_is_told_to_come_again() -> None:
+def test_requests_during_a_pending_state_are_concurrent() -> None:
     rig = CoordinatorRig()
     rig.log.holds_syncs = True
     rig.init()
@@ -283,7 +283,7 @@ def test_a_write_that_fails_changes_nothing(failed: ErrorCode, told: ErrorCode) 
     assert len(rig.take_markers()) == 1
 
 
-def test_begin_without_producer_id_is_told_to_retry() -> None:
+def test_init_producer_id_without_an_id_returns_its_error() -> None:
     rig = CoordinatorRig()
     rig.id_error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
     assert codes(rig.init()) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]

@@ -222,7 +222,7 @@ def test_messages_unread_by_ended_peer_are_returned_whole(talk: Conversation) ->
     assert talk.outbox.untaken() == [(REPLY, b"short"), (CALL, long), (CALL, b"last")]
 
 
-def test_nothing_is_told_of_a_peer_that_ended_within_a_message(talk: Conversation) -> None:
+def test_partial_message_to_ended_peer_is_not_untaken(talk: Conversation) -> None:
     """What is left begins in the middle of it."""
     talk.outbox.push(CALL, bytes(3 * CAPACITY))
     talk.outbox.push(CALL, b"last")

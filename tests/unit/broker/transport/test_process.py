@@ -150,7 +150,7 @@ def test_closing_gives_up_descriptors_that_wait(controls: tuple[ControlSocket, C
     os.close(read_end)
 
 
-def test_end_of_the_peer_is_told_after_what_it_said(controls: tuple[ControlSocket, ControlSocket]) -> None:
+def test_eof_of_peer_comes_after_its_messages(controls: tuple[ControlSocket, ControlSocket]) -> None:
     ours, theirs = controls
     theirs.send({"do": "closed"})
     theirs.close()
@@ -315,7 +315,7 @@ def test_child_that_the_host_lets_down_says_so_in_one_line(
     assert "Traceback" not in said
 
 
-def test_child_whose_stderr_nobody_reads_ends_with_its_status(family: Family, tmp_path: Path) -> None:
+def test_child_with_broken_stderr_ends_with_its_status(family: Family, tmp_path: Path) -> None:
     """Its traceback and its last flush raise BrokenPipeError; it must not run on in the parent's code."""
     trace = tmp_path / "trace"
 

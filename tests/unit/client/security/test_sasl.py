@@ -122,7 +122,7 @@ def test_unsigned_token_has_a_subject_and_an_end() -> None:
     assert claims["exp"] - claims["iat"] == 3600
 
 
-def test_refused_token_is_acknowledged_and_then_told() -> None:
+def test_rejected_token_is_acknowledged_then_raised() -> None:
     asked: list[bytes] = []
 
     def tell(token: bytes) -> bytes:
@@ -136,7 +136,7 @@ def test_refused_token_is_acknowledged_and_then_told() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5])
-def test_answer_that_ends_too_early_is_told(cut: int) -> None:
+def test_truncated_sasl_answer_raises_security_failed(cut: int) -> None:
     ask = broker_of(lambda _: answer(b"")[:cut], [])
     with pytest.raises(SecurityFailed, match="invalid response"):
         log_in(ask, ClientLogin("PLAIN", "alice", "secret"), ADDRESS)

@@ -62,7 +62,7 @@ def test_tokens_come_as_text_from_a_file_or_unsigned() -> None:
     assert unsigned.login == ClientLogin("OAUTHBEARER", "alice", extensions=(("team", "red"),))
 
 
-def test_delegation_token_is_told_by_its_line() -> None:
+def test_tokenauth_in_jaas_line_means_delegation_token() -> None:
     line = SCRAM_LINE.replace(";", ' tokenauth="true";')
     security = parse_client_security(
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line}
@@ -100,7 +100,7 @@ def test_invalid_client_security_settings_are_rejected(given: dict[str, str], wo
     assert words in str(caught.value)
 
 
-def test_names_are_those_of_who_asks() -> None:
+def test_setting_error_has_the_callers_prefix() -> None:
     with pytest.raises(ConfigError, match=r"^kafka\.security\.protocol: "):
         parse_client_security({"security.protocol": "TLS"}, "kafka.")
 

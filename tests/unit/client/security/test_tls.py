@@ -113,17 +113,17 @@ def test_clients_key_comes_in_every_form(certificates: Certificates, kind: str) 
     assert shaken(tls_server(certificates.server, trust=certificates.ca), trust | given) == b"x"
 
 
-def test_authority_that_is_not_trusted_is_told_with_what_to_set(certificates: Certificates) -> None:
+def test_untrusted_authority_error_names_the_setting(certificates: Certificates) -> None:
     with pytest.raises(SecurityFailed, match=r"not trusted .* ssl\.truststore\.location"):
         shaken(tls_server(certificates.server), {"ssl.truststore.location": str(certificates.stranger_ca)})
 
 
-def test_expired_certificate_is_told(certificates: Certificates) -> None:
+def test_expired_certificate_raises_security_failed(certificates: Certificates) -> None:
     with pytest.raises(SecurityFailed, match="its certificate has expired"):
         shaken(tls_server(certificates.expired), {"ssl.truststore.location": str(certificates.ca)})
 
 
-def test_certificate_of_another_host_is_told_and_may_be_let_pass(certificates: Certificates) -> None:
+def test_host_mismatch_fails_unless_check_is_off(certificates: Certificates) -> None:
     trust = {"ssl.truststore.location": str(certificates.ca)}
     with pytest.raises(SecurityFailed, match=r"not for elsewhere\.example"):
         shaken(tls_server(certificates.server), trust, "elsewhere.example")
@@ -131,7 +131,7 @@ def test_certificate_of_another_host_is_told_and_may_be_let_pass(certificates: C
     assert shaken(tls_server(certificates.server), given, "elsewhere.example") == b"x"
 
 
-def test_broker_that_wants_a_certificate_is_told_of(certificates: Certificates) -> None:
+def test_missing_client_certificate_error_names_the_keystore(certificates: Certificates) -> None:
     trust = {"ssl.truststore.location": str(certificates.ca)}
     server = tls_server(certificates.server, trust=certificates.ca)
     with pytest.raises(SecurityFailed, match=r"wants another certificate of this client .*ssl\.keystore"):
@@ -140,7 +140,7 @@ def test_broker_that_wants_a_certificate_is_told_of(certificates: Certificates) 
         shaken(server, trust | {"ssl.keystore.location": str(certificates.stranger)})
 
 
-def test_peer_without_tls_is_told_of(certificates: Certificates) -> None:
+def test_peer_without_tls_raises_an_error(certificates: Certificates) -> None:
     trust = {"ssl.truststore.location": str(certificates.ca)}
     with pytest.raises(SecurityFailed, match=r"does not speak TLS: set security\.protocol"):
         shaken(lambda sock: sock.sendall(b"\0\0\0\x04oops" * bool(sock.recv(1))), trust)
@@ -157,7 +157,7 @@ def test_peer_without_tls_is_told_of(certificates: Certificates) -> None:
         ("store.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "no certificate"),
     ],
 )
-def test_trust_store_that_cannot_be_read_is_told(
+def test_unreadable_trust_store_raises_config_error(
     tmp_path: Path, name: str, content: bytes, words: str
 ) -> None:
     path = tmp_path / name
@@ -171,7 +171,7 @@ def test_trust_store_that_cannot_be_read_is_told(
     assert PASSWORD not in str(caught.value)
 
 
-def test_keys_that_cannot_be_used_are_told_and_nobody_is_asked(certificates: Certificates) -> None:
+def test_unusable_key_store_raises_without_a_password_prompt(certificates: Certificates) -> None:
     alice, bob = certificates.authority.issue("CN=alice"), certificates.authority.issue("CN=bob")
     locked = certificates.write("locked.pem", alice.pem(PASSWORD))
     mixed = certificates.write("mixed.pem", alice.key_pem() + bob.chain_pem)

@@ -52,7 +52,7 @@ def test_unused_member_id_leaves_a_stable_group_alone(rig: GroupRig) -> None:
     assert (rig.state, rig.group.generation, list(rig.group.roster.members)) == ("Stable", 1, members)
 
 
-def test_group_in_which_nobody_syncs_becomes_empty(rig: GroupRig) -> None:
+def test_group_without_any_sync_becomes_empty(rig: GroupRig) -> None:
     members = completing(rig, 3)
     rig.pass_ms(REBALANCE_MS, before=lambda: [rig.heartbeat(each) for each in members])
     assert (rig.state, rig.log[-1].members) == ("Empty", ())

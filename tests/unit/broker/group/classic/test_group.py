@@ -41,7 +41,7 @@ def test_heartbeats_in_the_join_phase_keep_the_session(rig: GroupRig) -> None:
     assert set(members) <= set(rig.group.roster.members)
 
 
-def test_the_told_id_alone_is_no_member(rig: GroupRig) -> None:
+def test_heartbeat_before_second_join_is_unknown_member(rig: GroupRig) -> None:
     member_id = rig.join(requires_known_member_id=True).value.member_id
     assert rig.heartbeat(member_id, 0) == ErrorCode.UNKNOWN_MEMBER_ID
 

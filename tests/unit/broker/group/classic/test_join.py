@@ -53,7 +53,7 @@ def test_an_unknown_member_id_is_refused(rig: GroupRig) -> None:
 # KIP-394.
 
 
-def test_a_dynamic_member_is_told_its_id_first(rig: GroupRig) -> None:
+def test_new_dynamic_member_gets_member_id_required(rig: GroupRig) -> None:
     first = rig.join(requires_known_member_id=True)
     assert (first.code, first.value.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "c-id1")
     assert rig.state == "Empty"
@@ -79,7 +79,7 @@ def test_unused_member_id_expires_after_session_timeout(rig: GroupRig) -> None:
     assert rig.group.is_unwritten
 
 
-def test_a_rebalance_waits_for_those_who_were_told_an_id(rig: GroupRig) -> None:
+def test_rebalance_waits_for_members_with_a_pending_id(rig: GroupRig) -> None:
     leader, follower = rig.make_stable()
     third = rig.join(requires_known_member_id=True).value.member_id
     joins = rig.rejoin_all([leader, follower])
@@ -151,7 +151,7 @@ def test_a_name_that_a_request_repeats_counts_once(rig: GroupRig) -> None:
     assert [join.value.protocol_name for join in joins] == ["range", "range"]
 
 
-def test_only_the_leader_is_told_the_members(rig: GroupRig) -> None:
+def test_join_response_has_members_only_for_the_leader(rig: GroupRig) -> None:
     first, second = rig.join(protocols=(("range", b"one"),)), rig.join(group_instance_id="i")
     rig.pass_ms(2 * INITIAL_DELAY_MS)
     assert second.value.members == ()

@@ -30,7 +30,7 @@ def test_a_follower_that_restarts_goes_on_with_its_assignment(rig: GroupRig, mem
     assert rig.sync("i1-id3", group_instance_id="i1").value.assignment == b"a1"
 
 
-def test_its_new_id_is_written_before_it_is_told(rig: GroupRig, members: list[str]) -> None:
+def test_new_id_of_static_member_is_written_before_response(rig: GroupRig, members: list[str]) -> None:
     rig.holds_writes = True
     join = rig.join(group_instance_id="i1")
     assert join.is_open
@@ -42,7 +42,7 @@ def test_its_new_id_is_written_before_it_is_told(rig: GroupRig, members: list[st
     ]
 
 
-def test_its_old_id_is_fenced_everywhere(rig: GroupRig, members: list[str]) -> None:
+def test_old_id_of_static_member_is_fenced_in_all_requests(rig: GroupRig, members: list[str]) -> None:
     rig.join(group_instance_id="i1")
     fenced = ErrorCode.FENCED_INSTANCE_ID
     old = members[1]
@@ -55,7 +55,7 @@ def test_its_old_id_is_fenced_everywhere(rig: GroupRig, members: list[str]) -> N
     assert rig.heartbeat(old) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_restarts_is_told_to_skip_the_assignment(rig: GroupRig, members: list[str]) -> None:
+def test_restarted_static_leader_skips_the_assignment(rig: GroupRig, members: list[str]) -> None:
     join = rig.join(group_instance_id="i0", supports_skip_assignment=True)
     new = join.value.member_id
     assert (join.value.leader, join.value.skip_assignment) == (new, True)
@@ -68,7 +68,7 @@ def test_a_follower_has_no_assignment_to_skip(rig: GroupRig, members: list[str])
     assert (join.value.leader, join.value.skip_assignment, join.value.members) == (members[0], False, ())
 
 
-def test_before_version_9_a_leader_is_told_that_its_old_id_leads(rig: GroupRig, members: list[str]) -> None:
+def test_static_leader_before_version_9_gets_its_old_id(rig: GroupRig, members: list[str]) -> None:
     join = rig.join(group_instance_id="i0")
     assert join.value.leader == members[0] != join.value.member_id
     assert join.value.members == ()
@@ -321,7 +321,7 @@ def test_a_member_id_has_to_be_the_instances(rig: GroupRig, members: list[str]) 
     assert rig.state == "Stable"
 
 
-def test_a_member_that_is_removed_while_it_waits_is_told(rig: GroupRig) -> None:
+def test_removed_member_with_waiting_sync_gets_an_error(rig: GroupRig) -> None:
     joins = [rig.join(group_instance_id="i0"), rig.join(group_instance_id="i1")]
     rig.pass_ms(2 * INITIAL_DELAY_MS)
     waiting = rig.sync(joins[1].value.member_id)

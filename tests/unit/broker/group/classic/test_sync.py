@@ -95,7 +95,7 @@ def test_sync_group_of_invalid_member_returns_error(rig: GroupRig) -> None:
     assert rig.sync(follower, protocol_type="consumer", protocol_name="range").is_open
 
 
-def test_a_sync_in_the_join_phase_is_told_to_join(rig: GroupRig) -> None:
+def test_sync_group_in_join_phase_is_rejected(rig: GroupRig) -> None:
     members = preparing(rig)
     assert rig.sync(members[0]).code == ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -106,7 +106,7 @@ def test_a_sync_of_an_empty_or_dead_group(rig: GroupRig) -> None:
     assert rig.sync("m").code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_waiting_syncs_are_told_to_join_when_a_rebalance_begins(rig: GroupRig) -> None:
+def test_new_rebalance_ends_waiting_syncs(rig: GroupRig) -> None:
     _, follower = completing(rig)
     waiting = rig.sync(follower)
     rig.join()

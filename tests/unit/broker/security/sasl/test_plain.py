@@ -90,6 +90,6 @@ def test_plain_compares_alike_for_known_and_unknown_user(
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_plain_without_users_lets_nobody_in() -> None:
+def test_plain_without_users_rejects_every_login() -> None:
     with pytest.raises(ExchangeFailed):
         PlainMechanism({}).start().evaluate(b"\0alice\0x")

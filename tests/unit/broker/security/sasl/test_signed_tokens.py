@@ -138,7 +138,7 @@ def test_a_password_among_the_keys_signs_nothing() -> None:
 # -- keys ----------------------------------------------------------------------------------------------------------
 
 
-def test_token_before_keys_are_loaded_is_told_to_retry() -> None:
+def test_token_before_keys_are_loaded_waits_for_them() -> None:
     loads = Loads(published(EC), runs_at_once=False)
     keys = loads.keys()
     for _ in range(3):

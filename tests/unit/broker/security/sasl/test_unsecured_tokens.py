@@ -59,7 +59,7 @@ def test_a_token_that_proves_nothing_is_refused(token: str) -> None:
     assert refused.value.answer() == '{"status":"invalid_token"}'
 
 
-def test_a_token_without_the_scope_is_told_which_one_it_needs() -> None:
+def test_token_without_scope_gets_the_missing_scopes() -> None:
     with pytest.raises(BadToken) as refused:
         check(unsecured(scope="a"), RequiredScope="a b c")
     assert refused.value.answer() == '{"status":"insufficient_scope","scope":"b c"}'

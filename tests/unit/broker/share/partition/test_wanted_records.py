@@ -89,7 +89,7 @@ def test_record_at_its_last_delivery_comes_alone() -> None:
     assert acquire(records, log) == [(18, 34, 1)]
 
 
-def test_record_near_the_limit_that_is_held_slows_nobody_down() -> None:
+def test_held_record_near_the_limit_delays_no_others() -> None:
     records = window(15, StateBatch(15, 19, AVAILABLE, 1))
     log = [(15, 19)]
     assert acquire(records, log) == [(15, 19, 2)]
@@ -99,7 +99,7 @@ def test_record_near_the_limit_that_is_held_slows_nobody_down() -> None:
     assert acquire(records, log) == [(16, 19, 3)]
 
 
-def test_record_whose_release_is_written_slows_nobody_down() -> None:
+def test_pending_release_delays_no_other_records() -> None:
     records = window(15, StateBatch(15, 19, AVAILABLE, 1), StateBatch(20, 29, AVAILABLE, 2))
     log = [(15, 19), (20, 29)]
     assert acquire(records, log) == [(15, 19, 2), (20, 29, 3)]

@@ -210,7 +210,7 @@ def test_initialize_keeps_older_owners_fenced(rig: ShareRig) -> None:
     assert rig.read(leader=2) == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_summary_has_no_batches_and_fences_nobody(rig: ShareRig) -> None:
+def test_summary_has_no_batches_and_writes_no_epoch(rig: ShareRig) -> None:
     rig.initialize(start=2)
     rig.write((2, 9, 2, 1), start=2, complete=8)
     assert rig.summary() == PersistedState(0, 0, 2, 8)
