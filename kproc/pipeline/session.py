@@ -297,6 +297,7 @@ def last_words(log: Path) -> str:
 
 
 PACKAGE_NAME: Final = "kproc_package.zip"
+_PACKAGED: Final = (".py", ".c", ".h", ".md", ".jsonl")
 
 
 def package_kproc(directory: Path) -> Path:
@@ -309,7 +310,7 @@ def package_kproc(directory: Path) -> Path:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(root.rglob("*")):
             inside = path.relative_to(root.parent)
-            if path.is_file() and path.suffix in (".py", ".c", ".h", ".md") and "auto" not in inside.parts:
+            if path.is_file() and path.suffix in _PACKAGED and "auto" not in inside.parts:
                 archive.write(path, str(inside))
         archive.writestr(
             "pyspark_kproc/__init__.py", "from kproc.spark.source import KprocDataSource as DefaultSource\n"

@@ -50,7 +50,8 @@ def _decode_field(plain: list[Any]) -> Field:
 
 def _read() -> dict[tuple[int, int, str], bytes]:
     lines = {}
-    for line in PATH.read_bytes().splitlines():
+    # The loader also reads from a zip archive, in which a pipeline ships kproc to a Spark cluster.
+    for line in globals()["__loader__"].get_data(str(PATH)).splitlines():
         key, version, direction, _ = line[1:].split(b",", 3)
         lines[int(key), int(version), direction[1:-1].decode()] = line
     return lines

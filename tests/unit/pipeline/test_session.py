@@ -67,7 +67,11 @@ def test_the_package_is_all_that_an_executor_imports(tmp_path: Path) -> None:
     package = package_kproc(tmp_path)
     names = zipfile.ZipFile(package).namelist()
     assert {"kproc/__init__.py", "kproc/spark/source.py", "pyspark_kproc/__init__.py"} <= set(names)
-    code = "import kproc.spark.source, pyspark_kproc; print(kproc.__file__); print(pyspark_kproc.DefaultSource.name())"
+    code = (
+        "import kproc.spark.source, pyspark_kproc; print(kproc.__file__); print(pyspark_kproc.DefaultSource.name());"
+        # The first request reads the schemas.
+        "from kproc.wire.codec import prepare; prepare(0, 9)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
