@@ -160,6 +160,7 @@ def reset(
 ) -> None:
     """Delete the checkpoints of sinks, after showing them. The next run starts where the specification says."""
     from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
+    from kproc.pipeline.errors import PipelineError
     from kproc.pipeline.lock import CheckpointLock
 
     consent.check("pipeline reset")
@@ -173,7 +174,12 @@ def reset(
                 print_line("nothing to reset: there is no checkpoint")
                 return
             for each in sinks:
-                state = query_state(checkpoint, each)
+                try:
+                    state = query_state(checkpoint, each)
+                except PipelineError as error:
+                    # A damaged checkpoint is a reason for a reset. Show the damage and continue.
+                    print_line(f"{each.name}: last batch unknown: {error}")
+                    continue
                 if state.planned is not None:
                     committed = "none" if state.committed is None else state.committed
                     print_line(f"{each.name}: last batch {committed}")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -80,18 +81,20 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
     if state.committed is None:
         return state
     try:
-        lines = (directory / "offsets" / str(state.committed)).read_text(encoding="utf-8").splitlines()
+        # Bytes that are not UTF-8 become U+FFFD. A line that contains one is then reported as damaged.
+        text = (directory / "offsets" / str(state.committed)).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise PipelineError(
             f"{directory}: batch {state.committed} has no offsets ({error.strerror})"
         ) from None
+    lines = text.splitlines()
     try:
         # The first line is the version of Spark's HDFSMetadataLog. Reject an unknown version, whose lines can have
         # another order.
         if lines[0] not in ("v1", "v2"):
             raise ValueError(f"version {lines[0]}")
         state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
-    except (ValueError, IndexError, AttributeError, TypeError) as error:
+    except (ValueError, IndexError, AttributeError, TypeError, OverflowError) as error:
         raise PipelineError(
             f"{directory}/offsets/{state.committed}: not what Spark writes: {error}"
         ) from None
@@ -191,7 +194,8 @@ class Reset:
             # valid.
             path.rename(path.with_name(f"{path.name}.{stamp}"))
         for path in self.removed:
-            if path.is_dir():
+            # Of a symbolic link remove the link alone, as rmtree does inside of a directory.
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
@@ -209,7 +213,9 @@ def plan_reset(pipeline: Pipeline, checkpoint: Path, sinks: tuple[Sink, ...]) ->
         for sink in sinks
         if sink.kind in FILE_FORMATS and is_local(sink.target)
     ]
-    return Reset([path for path in removed if path.exists()], [path for path in logs if path.is_dir()])
+    return Reset(
+        [path for path in removed if os.path.lexists(path)], [path for path in logs if path.is_dir()]
+    )
 
 
 def as_json(state: QueryState) -> dict[str, Any]:

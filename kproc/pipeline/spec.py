@@ -168,9 +168,9 @@ def _transform(table: SpecTable, defaults: Defaults) -> Transform:
     elif kind == "sql_file":
         path = defaults.directory / table.need_text("sql_file")
         try:
-            sql = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise table.error("sql_file", f"{path}: {(error.strerror or str(error)).lower()}") from None
+            sql = read_text(path, str(path))
+        except SpecError as error:
+            raise table.error("sql_file", str(error)) from None
     else:
         python = function_of(table, "python", defaults)
         inputs = table.texts("inputs")

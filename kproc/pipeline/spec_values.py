@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kproc.broker.config.values import LONG_MAX
 from kproc.pipeline.model import Trigger, Watermark
 from kproc.pipeline.toml_table import SpecTable, did_you_mean
 
@@ -15,6 +16,9 @@ _PYTHON: Final = re.compile(r"(?:[\w./-]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[
 _INTERVAL: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _UNITS_MS: Final = {"ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
 _UNITS_MS_LONG: Final = {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000}
+
+# Spark counts intervals in microseconds, in a long.
+_INTERVAL_MS_MAX: Final = LONG_MAX // 1000
 
 
 class Defaults(NamedTuple):
@@ -71,7 +75,10 @@ def interval_ms(text: str) -> int | None:
         return None
     units = _UNITS_MS | _UNITS_MS_LONG
     unit = found[2] if found[2] in units else found[2].removesuffix("s")
-    return round(float(found[1]) * units[unit]) if unit in units else None
+    if unit not in units:
+        return None
+    milliseconds = float(found[1]) * units[unit]
+    return round(milliseconds) if milliseconds <= _INTERVAL_MS_MAX else None
 
 
 def local_path(directory: Path, path: str) -> str:

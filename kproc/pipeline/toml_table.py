@@ -120,6 +120,7 @@ class SpecTable:
             raise self.error(key, f"expected a string, not {_kind(value)}")
         if not value.strip():
             raise self.error(key, "is empty")
+        self._reject_nul(key, value)
         return value
 
     def need_text(self, key: str, hint: str = "") -> str:
@@ -160,6 +161,7 @@ class SpecTable:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
             raise self.error(key, f"expected a list of strings, not {_kind(value)}")
+        self._reject_nul(key, *items)
         return tuple(items)
 
     def scalars(self, key: str) -> dict[str, str]:
@@ -222,6 +224,11 @@ class SpecTable:
 
     def _list_known(self) -> str:
         return f"; there are {', '.join(sorted(set(self._asked)))}"
+
+    def _reject_nul(self, key: str, *texts: str) -> None:
+        """Raise SpecError if a text contains the character NUL, because no path and no name can."""
+        if any("\0" in text for text in texts):
+            raise self.error(key, "contains the character NUL")
 
     def _mark_read(self, key: str) -> None:
         if key not in self._asked:

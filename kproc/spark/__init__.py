@@ -20,10 +20,16 @@ __all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark", "topi
 
 
 def register(spark: SparkSession) -> None:
-    """Register every format of kproc with the session, independently of other installed packages."""
+    """Register every format of kproc with the session, independently of other installed packages.
+
+    Also make the session the calling thread's active one. Spark looks there for a sink in Python, and a thread that a
+    program starts has none.
+    """
     require_spark()
     from kproc.spark.segments import KprocLogDataSource
     from kproc.spark.source import KprocDataSource
 
     spark.dataSource.register(KprocDataSource)
     spark.dataSource.register(KprocLogDataSource)
+    # Spark's only public method that sets the active session.
+    spark.createDataFrame([], "value string")

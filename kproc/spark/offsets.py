@@ -207,7 +207,7 @@ def losses(
     Gaps inside a log are not losses, because compaction and transactions leave gaps.
     """
     found = [
-        f"{partition} does not exist any more; it was read up to offset {start[partition]}"
+        f"{partition} does not exist or is not subscribed any more; it was read up to offset {start[partition]}"
         for partition in sorted(start.keys() - end.keys())
     ]
     for partition in sorted(end):

@@ -146,7 +146,7 @@ def test_new_partition_is_read_from_its_start() -> None:
         ({A0: 5}, {A0: 9, A1: 3}, {A1: 0}, []),
         ({A0: 5}, {A0: 9}, {A0: 7}, ["a-0 is to be read from offset 5, its log starts at 7"]),
         ({A0: 5}, {A0: 3}, {}, ["a-0 was read up to offset 5 and ends at 3 now"]),
-        ({A0: 5, B0: 2}, {A0: 5}, {}, ["b-0 does not exist any more; it was read up to offset 2"]),
+        ({A0: 5, B0: 2}, {A0: 5}, {}, ["b-0 does not exist or is not subscribed any more; it was read up to offset 2"]),
         ({}, {A1: 9}, {A1: 4}, ["a-1 is new and its log starts at 4 instead of 0"]),
         # Read to the end, then everything deleted: nothing was missed.
         ({A0: 9}, {A0: 9}, {A0: 9}, []),

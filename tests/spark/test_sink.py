@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
+import kproc.spark
 from tests.support.adapters import confluent
 from tests.support.raw import RawClient
 
@@ -93,6 +95,20 @@ def test_topic_option_overrides_topic_column(
         got = received(bootstrap, topic)
         assert sorted(int(record.value) for record in got) == list(wanted)
         assert {record.partition for record in got} == {0, 1, 2}
+
+
+def test_register_enables_writes_from_another_thread(spark: SparkSession, bootstrap: str) -> None:
+    """Spark looks for a sink in Python in the calling thread's active session. A new thread has none."""
+    make(bootstrap, "threaded")
+    frame = spark.range(2).selectExpr("cast(id as string) as value")
+
+    def write() -> None:
+        kproc.spark.register(spark)
+        save(frame, bootstrap, topic="threaded")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert sorted(record.value for record in received(bootstrap, "threaded")) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize(

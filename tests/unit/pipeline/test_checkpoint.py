@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kproc.cli.consent import Consent
+from kproc.cli.pipeline import reset
 from kproc.pipeline import status
 from kproc.pipeline.checkpoint import as_json, check_file_logs, lag_of, plan_reset, query_state, topic_offsets
 from kproc.pipeline.errors import PipelineError
@@ -68,6 +70,9 @@ def test_damaged_checkpoint_raises_pipeline_error(pipeline: Pipeline, tmp_path: 
         (tmp_path / "state" / "lake" / "offsets" / "0").write_text(text)
         with pytest.raises(PipelineError, match="not what Spark writes"):
             query_state(tmp_path / "state", pipeline.sinks[0])
+    (tmp_path / "state" / "lake" / "offsets" / "0").write_bytes(b"v1\n\xff\xfe")
+    with pytest.raises(PipelineError, match="not what Spark writes"):
+        query_state(tmp_path / "state", pipeline.sinks[0])
     (tmp_path / "state" / "lake" / "offsets" / "0").unlink()
     with pytest.raises(PipelineError, match="batch 0 has no offsets"):
         query_state(tmp_path / "state", pipeline.sinks[0])
@@ -118,6 +123,20 @@ def test_reset_removes_state_and_sets_file_log_aside(tmp_path: Path, prefix: str
     assert aside.name.startswith("_spark_metadata.")
     check_file_logs(pipeline, tmp_path / "state")
     assert not plan_reset(pipeline, tmp_path / "state", pipeline.sinks)
+
+
+def test_reset_removes_damaged_checkpoint_behind_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged checkpoint is a reason for a reset. Of a link to another disk the link goes."""
+    (tmp_path / "p.toml").write_text(SPEC)
+    write_batches(tmp_path / "disk", committed=0, planned=0)
+    (tmp_path / "disk" / "offsets" / "0").write_bytes(b"v1\n\xff\xfe")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lake").symlink_to(tmp_path / "disk")
+    reset(tmp_path / "p.toml", None, Consent(yes=True))
+    assert "lake: last batch unknown: " in capsys.readouterr().out
+    assert not (tmp_path / "state" / "lake").is_symlink()
 
 
 def lag_and_warnings(

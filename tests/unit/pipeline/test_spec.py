@@ -23,3 +23,10 @@ def test_command_bootstrap_precedes_file_and_default() -> None:
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.toml: no such file or directory"):
         load_spec(tmp_path / "none.toml")
+
+
+def test_sql_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "q.sql").write_bytes(b"select \xff")
+    text = ORDERS + '[[transform]]\nname = "q"\nsql_file = "q.sql"\n'
+    with pytest.raises(SpecError, match=r"sql_file: .*q\.sql: not UTF-8 at byte 7$"):
+        parse_spec(text, tmp_path / "p.toml")

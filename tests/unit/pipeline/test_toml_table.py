@@ -26,6 +26,8 @@ def refused(text: str) -> str:
 
 # What is changed in the text above -> the line and the words of the complaint.
 MISTAKES = {
+    "character NUL": ('parquet = "/lake"', 'parquet = "a\\u0000b"', "sink[2].parquet: contains the character NUL"),
+    "endless interval": ('trigger = "500 ms"', f'trigger = "{"9" * 400} s"', "is neither an interval"),
     "no TOML": ('name = "orders"\ncheck', "name = orders\ncheck", "p.toml:2: no TOML: Invalid value"),
     "unknown key": (
         "starting =",
