@@ -334,7 +334,7 @@ def _listed(value: str) -> set[str]:
 
 
 def _limit(value: str | None) -> float:
-    """Parse a retention limit in ms or bytes. An empty value and -1 mean no limit."""
+    """Parse a retention limit in ms or bytes. Return infinity if the value is empty, negative or no number."""
     try:
         number = float(value) if value else -1.0
     except ValueError:

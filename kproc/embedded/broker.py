@@ -302,8 +302,8 @@ class Broker:
     def reset(self) -> None:
         """Return to the empty state: no topics, groups, transactions, ACLs, quotas, users or dynamic settings.
 
-        Connections, fault rules and settings change as for `restore`. The data of a directory that was given as `data`
-        are deleted, too.
+        As by `restore`, all connections are closed, all fault rules are removed, and the settings of the start stay.
+        The broker's data in a directory that was given as `data` are deleted, too.
         """
         self._restore(None)
 

@@ -35,7 +35,7 @@ class TooManyRecords(RuntimeError):
 
 
 class BrokerTopic:
-    """One topic of a broker. connect: opens a new connection to it."""
+    """One topic of a broker. connect: opens a new connection to the broker."""
 
     def __init__(self, connect: Callable[[], Client], name: str) -> None:
         self._connect = connect

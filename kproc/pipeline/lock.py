@@ -28,7 +28,7 @@ _POLL_MS: Final = 100
 class CheckpointLock:
     """The lock of a checkpoint, held from `__enter__` to `__exit__`.
 
-    __enter__ raises AlreadyRunning with the holder's pid. `create=False` does not create a missing lock file.
+    __enter__ raises AlreadyRunning with the pid of the other run. `create=False` does not create a missing lock file.
     """
 
     def __init__(self, checkpoint: Path, *, create: bool = True) -> None:
@@ -67,7 +67,7 @@ class CheckpointLock:
     def _acquire(self) -> bool:
         """Acquire the lock. Return False if another run holds it.
 
-        If the holder's driver is dead, only its JVM still has the lock. Then wait up to ORPHAN_SECONDS for its end.
+        If the driver of that run is dead, only its JVM still has the lock. Then wait up to ORPHAN_SECONDS for its end.
         """
         assert self.descriptor is not None
         clock = SystemClock()

@@ -333,7 +333,7 @@ class Acceptor(Role):
         return taken
 
     def _can_accept_after(self, error: OSError, now_ns: int) -> bool:
-        """React to an error of accept(2): pause if descriptors are exhausted, otherwise log it.
+        """React to an error of accept(2). Pause if descriptors are exhausted, and log the loss of a connection.
 
         Return True if the next call can succeed: only one connection was gone. Return False if the next call would
         fail, too: the port is closed, or no descriptor is free.

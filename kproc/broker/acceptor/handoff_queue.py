@@ -93,7 +93,7 @@ class HandoffQueue:
         self._counts.expect(target)
 
     def detach(self, peer: AgentId) -> None:
-        """Handle the end of a Processor: queue the sockets that it did not acknowledge, and discard its counts."""
+        """Handle a Processor's end: queue its unacknowledged sockets, and subtract the connections that it had."""
         for target in [each for each in self._targets if each.peer == peer]:
             # Read the last acknowledgements first. The Processor may have read requests of the acknowledged connections
             # before it died, so these are closed and not passed to another Processor.

@@ -104,8 +104,9 @@ def _validate(context: RequestContext, request: Fields) -> None:
     elif epoch < STATIC_LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
     check_size_of_names(request["subscribed_topic_names"])
-    # GroupCoordinatorService checks the assignor before it looks up the group, because the coordinator stores
-    # the name with the member.
+    # Reject an unknown assignor here, because the coordinator stores the name with the member and does not check it
+    # again. Kafka's GroupCoordinatorService rejects it before the look-up of the group, too, so a client gets this
+    # error even if the group does not exist.
     assignor, supported = request["server_assignor"], context.services.config.group_consumer_assignors
     if assignor is not None and assignor not in supported:
         raise KafkaError(

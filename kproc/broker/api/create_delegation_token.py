@@ -58,7 +58,7 @@ def _problem(context: RequestContext, owner: Name, requester: Name, renewers: li
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if not owner[0]:
         return ErrorCode.INVALID_PRINCIPAL_TYPE
-    # KIP-373: a token for another user lets its holder act as that user, so it needs a right on the user.
+    # KIP-373: a token for another user lets a client act as that user, so it needs a right on the user.
     if owner != requester and not context.is_allowed(
         Operation.CREATE_TOKENS, ResourceType.USER, str(Principal(*owner))
     ):

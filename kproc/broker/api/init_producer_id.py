@@ -134,8 +134,8 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         return
     # The coordinator initializes the producer, or raises its epoch after an error (KIP-360).
     init = InitRequest(request["transaction_timeout"], *current)
-    # The coordinator aborts the transaction after this timeout. A longer one would hold the last stable offset, and
-    # with it all read_committed consumers, for as long.
+    # The coordinator aborts the transaction after this timeout. With a longer one, the last stable offset, and
+    # with it all read_committed consumers, could stop for as long.
     if not 0 < init.timeout_ms <= context.services.config.transaction_max_timeout_ms:
         raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
     _INIT.send_one(context, transactional_id, init, on_done)

@@ -118,10 +118,10 @@ class CoordinatorRuntime:
         return self._image()
 
     def ready_log(self, key: PartitionKey) -> CoordinatorLog[Any]:
-        """Return the loaded coordinator of a partition of this Handler, with its log. Open the shard if necessary.
+        """Return the log of a partition of this Handler, with its loaded coordinator. Start the load if necessary.
 
-        Raises KafkaError with the code for the client: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while an
-        earlier request waits) or, at a stop, COORDINATOR_NOT_AVAILABLE.
+        Raises KafkaError with the code for the client: COORDINATOR_LOAD_IN_PROGRESS until the load has ended and the
+        requests that were parked for it have run; NOT_COORDINATOR; COORDINATOR_NOT_AVAILABLE if this Handler stops.
         """
         shard = self._shard(key)
         if shard.log is None or shard.state is not ShardState.READY or shard.waiting:

@@ -105,6 +105,7 @@ class RecordCodec(Generic[T, V]):
 
 
 def _no_such_name(path: str, name: str) -> None:
+    """Reject a name that the schema at `path` (record type, or a struct in it) does not have: a bug of the caller."""
     raise ValueError(f"record {path} has no field {name}")
 
 

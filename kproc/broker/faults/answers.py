@@ -1,4 +1,4 @@
-"""Intercepted answers: one request's answer is held back, changed or discarded on its way to the Processor.
+"""Intercepted answers: one request's answer is delayed, changed or discarded on its way to the Processor.
 
 Every answer of a request leaves through the outbox of its `peer`. `intercept` gives the request a peer with an
 AnswerOutbox, so that all APIs are covered, parked requests and Fetches with ranges of files included.
@@ -72,7 +72,7 @@ class Answer:
         self._push(CLOSE, frame)
 
     def _push(self, kind: int, payload: bytes) -> None:
-        # While the answer was held, the connection can have migrated, so take the peer from the request.
+        # While the answer was delayed, the connection can have migrated, so take the peer from the request.
         outbox = self.request.peer.outbox
         for each in self._before:
             outbox.push(*each)

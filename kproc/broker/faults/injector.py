@@ -4,7 +4,7 @@ While rules exist, ClientRequests passes each request to `FaultInjector.handle` 
 fast path. The first rule that matches and is due acts; without one the request is handled as always. The broker's own
 requests, kproc's own operations, and steps of logins are never faulted.
 
-A delayed request holds up the later ones of its connection, as it does in Kafka, which handles one request of a
+A delayed request delays the later ones of its connection, as it does in Kafka, which handles one request of a
 connection at a time.
 """
 
@@ -225,7 +225,7 @@ class FaultInjector:
         self._release_division(request)
 
     def _release_division(self, request: HandlerRequest) -> None:
-        """Let a divided request run without holding back its connection, as ClientRequests would do with `newest`."""
+        """Let a divided request run without parking its connection, as ClientRequests would do with `newest`."""
         divided = self._services.clients.divided
         if divided.newest is not None and divided.newest.request is request:
             request.when_gone(divided.newest.stop)

@@ -54,7 +54,7 @@ class PartsRead(Reply):
 class CancelWatch(FromImage):
     """A call to reply to a watch now, because the Fetch does not need the watch any more.
 
-    The call names the caller's version of the metadata: the owner may hold the watch back until it has this version,
+    The call names the caller's version of the metadata: the owner may park the watch until it has this version,
     and the cancellation must not overtake the watch.
     """
 

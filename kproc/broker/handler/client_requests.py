@@ -1,7 +1,7 @@
 """ClientRequests: reads requests from the Processors' rings, and handles them or queues them.
 
 Produce requests are queued in the AppendQueue until the end of a batch; all others are handled at once. Large
-requests are handled in steps, one per duty cycle, and their connection is held meanwhile (held_connections.py).
+requests are handled in steps, one per duty cycle. Their connection is parked meanwhile (held_connections.py).
 fast_path_learner.py learns from the handled requests. connection_news.py handles the other records of a Processor.
 
 Views of rings and arenas are valid only until the end of the `drain` that polled them.

@@ -88,7 +88,7 @@ class ConnectionNews:
         # another one.
         key = view[:CONNECTION_BYTES].tobytes()
         client.paths.pop(key, None)
-        # A held connection has its HeldConnection in the place of a fast path, so that its requests are still parked.
+        # A parked connection has its HeldConnection in the place of a fast path, so that its requests are still parked.
         if key in client.held:
             client.paths[key] = client.held[key]
 

@@ -153,7 +153,7 @@ def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
         codec=_UNCOMPRESSED,
         sweep_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
         # Load without a request: an open transaction must end at its timeout even if no client asks for it,
-        # because it holds up readers of committed records.
+        # because read_committed consumers wait for it.
         is_eager=True,
     )
 

@@ -82,10 +82,11 @@ class FaultSwitch:
             self._open_control().release(connection_ids)
 
     def on_processor_death(self, connection_ids: Collection[int]) -> None:
-        """Remove the rules of a Processor's connections.
+        """Remove the rules that the connections of a dead Processor have added.
 
-        This Handler knows only the connections that have sent a request since its start. A rule can belong to another
-        connection of the Processor, if all Handlers were restarted, or if the connection had just migrated there.
+        `connection_ids` can lack some of them, because this Handler knows only connections that have sent a request
+        since its start, and a connection can have migrated to the Processor just before. Therefore also list the
+        connections of all living Processors, and remove each rule whose connection is not in the list.
         """
         self.release(connection_ids)
         self._release_dead()

@@ -1,7 +1,7 @@
 """HeldConnections: the connections whose requests a Handler parks.
 
-A connection is held while one of its large requests is handled in steps, while that request waits because too many
-others are being handled, and while the connection rests: from its second request in a duty cycle until a later cycle.
+A connection's requests are parked while a large one before them is handled in steps, while that one waits because too
+many others are being handled, and while the connection rests: from its second request in a duty cycle to a later cycle.
 As in Kafka, a request is handled after the one before it on its connection is answered. A HeldConnection takes the
 place of the connection's fast path, so that no other connection pays for the check.
 """
@@ -41,7 +41,7 @@ _NEVER_LARGE: Final = (int(ApiKey.PRODUCE), int(ApiKey.FETCH))
 # Limit of bytes that were copied because their Processor recalled the blocks. Beyond it the Handler keeps the blocks,
 # whose number the Processor limits.
 _COPIED_BYTES_MAX: Final = 32 << 20
-# Limit of the bytes that all held connections of a Handler have parked. A client that waits for each response parks
+# Limit of the parked bytes of all connections of a Handler. A client that waits for each response parks
 # nothing, and Kafka's clients park up to five requests.
 _PARKED_BYTES_MAX: Final = 32 << 20
 # Kind of a REQUEST record that was copied out of the arena.
@@ -51,7 +51,7 @@ _RECORD_BYTES: Final = 200
 
 
 class ParkedBytes:
-    """The bytes of all parked records of one Handler's held connections, without frames in the arena."""
+    """The bytes of all records that one Handler has parked, without frames in the arena."""
 
     __slots__ = ("total",)
 
@@ -156,7 +156,7 @@ class HeldConnection:
 
 
 class HeldConnections:
-    """The held connections of one Handler: with a large request, with one that waits for admission, or resting.
+    """The connections of one Handler with a large request, with one that waits for admission, or at rest.
 
     It decides when a connection is released. ClientRequests then handles the records that the connection has parked.
     """
@@ -177,7 +177,7 @@ class HeldConnections:
         """Create the empty queues. `refuse` rejects a large request that turns out to be malformed."""
         self._services = services
         self.divided = DividedRequests(services.containment, refuse, self._on_end)
-        # The connection that each divided request holds.
+        # The connection of each divided request. Its later requests are parked.
         self._holders: dict[Job, Place] = {}
         # Connections whose large request has its response.
         self._released: deque[Place] = deque()
@@ -188,7 +188,7 @@ class HeldConnections:
         # The first connection of `without_room`, while its request is handled.
         self._admitted: Place | None = None
         self._parked = ParkedBytes()
-        self._copied_bytes = 0  # Bytes of held connections' frames that were copied out of the arena.
+        self._copied_bytes = 0  # Bytes of parked frames that were copied out of the arena.
 
     # -- parking -----------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class HeldConnections:
     def rest(self, client: ProcessorPeer, key: bytes, path: FastPath | None) -> HeldConnection:
         """Park the requests of a connection until a later duty cycle.
 
-        Kafka handles one request of a connection at a time. A ring of kproc can hold up to INFLIGHT_MAX requests of one
+        Kafka handles one request of a connection at a time. A ring of kproc has space for INFLIGHT_MAX requests of one
         connection. Without this, other connections would wait for all of them. Produce requests are exempt, because
         they are queued and appended together, and producers usually have several in flight.
         """
@@ -214,7 +214,7 @@ class HeldConnections:
         return held
 
     def must_wait(self, client: ProcessorPeer, record: memoryview, frame: memoryview) -> bool:
-        """Park a large frame and return True if its connection is held or too many large requests are being handled."""
+        """Park a large frame and return True if its connection is parked or too many large requests are in work."""
         key = record[:CONNECTION_BYTES].tobytes()
         held = client.held.get(key)
         if held is None:
@@ -234,7 +234,7 @@ class HeldConnections:
         self._copied_bytes += held.copied_bytes
 
     def copy_block(self, client: ProcessorPeer, key: bytes, sequence: int) -> bool:
-        """Copy a frame of a held connection out of the arena. Return False if the limit of copies is reached."""
+        """Copy a parked frame of a connection out of the arena. Return False if the limit of copies is reached."""
         arena, held = client.link.arena, client.held[key]
         assert arena is not None, "a Processor's link comes with its arena"
         before = held.copied_bytes
@@ -278,7 +278,7 @@ class HeldConnections:
             yield client, key
 
     def release(self, client: ProcessorPeer, key: bytes) -> list[tuple[int, bytearray]]:
-        """End the hold of a connection. Return the records that it has parked and that are handled now."""
+        """Stop parking the requests of a connection. Return its parked records, which are handled now."""
         held = client.held.pop(key, None)
         if held is None:
             return []
@@ -309,12 +309,12 @@ class HeldConnections:
         _free_blocks(client, held)
 
     def limit_parked_bytes(self) -> None:
-        """Close the held connections with the most parked bytes, until the others fit into the limit."""
+        """Close the connections with the most parked bytes, until the total of the others is within the limit."""
         if self._parked.total <= _PARKED_BYTES_MAX:
             return
         places = (*self._holders.values(), *self.without_room, *self.resting)
         held = [(client, client.held[key]) for client, key in places]
-        # Close the connection that holds most first, because closing few connections then frees enough.
+        # Close the connection with the most bytes first, because closing few connections then frees enough.
         held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
         for client, each in held:
             if self._parked.total <= _PARKED_BYTES_MAX:

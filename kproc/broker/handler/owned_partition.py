@@ -118,7 +118,7 @@ class OwnedPartition:
         self._quiet_word |= SYNC_FAILED
 
     def publish_closed(self) -> None:
-        """Publish that the log was closed cleanly, so that the next start need not recover it."""
+        """Publish in the row that the log was synced and closed. The next Handler that opens it need not recover it."""
         self._holder_word |= CLOSED
         self._quiet_word |= CLOSED
         self.publish()

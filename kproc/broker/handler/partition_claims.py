@@ -19,7 +19,10 @@ StateGiven = tuple[bytes, int, dict[str, Any] | None]
 
 
 class PartitionsClaimed(FromImage):
-    """A claim: the owner of these partitions, by metadata version `image`, requests their states from the holder."""
+    """A claim: the request of a Handler for the states of partitions that another Handler has open.
+
+    By metadata version `image` the claimer is the owner of the partitions.
+    """
 
     claimer: int
     parts: list[tuple[bytes, int]]  # Topic id and index.
@@ -47,7 +50,7 @@ class Arrival:
     def __init__(self, key: PartitionKey, holder: int, row_stores: int, since_ns: int) -> None:
         self.key = key
         self.holder = holder
-        self.row_stores = row_stores  # Store count of the partition's row when the holder was called.
+        self.row_stores = row_stores  # Store count of the partition's row when `holder` was called.
         self.since_ns = since_ns
         self.waiters: list[OnReady] = []
         # The last owner, if the partition was transferred away and back while we waited. A rejection by `holder` is
@@ -68,7 +71,11 @@ class Claim:
         self._on_reply = on_reply
 
     def reply(self, parts: list[StateGiven]) -> None:
-        """Reply with the states of some of its partitions: (topic id, index, state or None)."""
+        """Reply with the states of some of the claimed partitions.
+
+        parts: (topic id, index, state). A state of None means that this Handler has nothing to transfer. The
+        claimer then opens the log from the partition's row and files, unless another Handler can have it open.
+        """
         self._left -= len(parts)
         self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
 
@@ -89,7 +96,7 @@ class SentClaim:
         self._version = 0
 
     def __call__(self, reply: StatesGiven | Lost) -> None:
-        """Open the partitions whose states a holder has sent, or all remaining ones if the holder died (Lost).
+        """Open the partitions whose states have arrived, or all remaining ones if the called Handler died (Lost).
 
         A reply from a newer metadata image waits until ours is as new, and all later replies, even Lost, wait behind
         it.
@@ -99,7 +106,7 @@ class SentClaim:
         self._when_image(self._version, lambda: self._handle_reply(reply))
 
     def _handle_reply(self, reply: StatesGiven | Lost) -> None:
-        # If the holder died, open all remaining partitions from their rows in the shared table and their files.
+        # If the called Handler died, open all remaining partitions from their rows in the shared table and their files.
         lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
         for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
             arrival = self.arrivals.pop((topic_id, index), None)

@@ -7,16 +7,16 @@ state or says "not open here". It opens the log only then, so that a log has one
 
     delta   old owner: open -> retiring -> retired --state--> new owner: awaited -> open
                                              |
-                          nobody claims it   +-> row says that nobody holds it: opened from its files
+                          nobody claims it   +-> row names no Handler: opened from its files
 
 - Claims and replies carry the image version of their sender. A Handler with an older image first waits for its delta.
-- The holder sends a state only to the owner by its own image. If a partition is transferred again before it has
+- A former owner sends a state only to the owner by its own image. If a partition is transferred again before it has
   arrived, the state goes on to the next claimant. If it returns to its former owner, that Handler opens it again.
 - The partition's row in the shared table names the Handler that has the log open (`holder`). Three kinds of owner call
   that Handler first: a new owner that the former owner rejected, a restarted Handler that missed the delta, and an
   owner by older metadata. They call it again if its successor has opened the log since.
-- A Handler opens logs that no other Handler holds at first use, for at most 20 ms per duty cycle. Otherwise one request
-  about thousands of logs would stall all others. The remaining logs are *deferred*, and their requests are parked.
+- A Handler opens a log that no other Handler has open at its first use, for at most 20 ms per duty cycle. Otherwise one
+  request about thousands of logs would stall all others. The remaining logs are *deferred*: their requests are parked.
 - If the new owner dies after the reply, or the former owner before it, the log is opened from row and files, as after
   any other death.
 """
@@ -351,9 +351,9 @@ class PartitionTransfer:
         return asks
 
     def _arrived(self, arrival: Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
-        """Handle the holder's reply for one partition, or its death.
+        """Handle the reply of the called Handler for one partition, or its death.
 
-        state: None if the holder did not have the partition open, or died. The log is then opened from row and files,
+        state: None if that Handler did not have the partition open, or died. The log is then opened from row and files,
         unless yet another Handler may have it.
         """
         key = arrival.key

@@ -305,7 +305,7 @@ class Partitions:
         self.purgatory.check(key)
 
     def row(self, partition: PartitionImage) -> PartitionRow | None:
-        """Return the row that the partition's holder last published."""
+        """Return the partition's row, as its owner last published it."""
         return self._table.read(partition)
 
     def row_stores(self, partition: PartitionImage) -> int:
@@ -313,7 +313,7 @@ class Partitions:
         return self._table.stores(partition)
 
     def disown(self, partition: PartitionImage) -> None:
-        """Publish in the row that no Handler holds the partition, because its next owner did not claim the state."""
+        """Publish in the row that no Handler has the partition, because its next owner did not claim the state."""
         row = self._table.read(partition)
         if row is not None and row.holder == self.handler_index:
             self._table.writer(partition.slot).publish((released_word(row), *row.behind_holder))

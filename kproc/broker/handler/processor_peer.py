@@ -33,7 +33,7 @@ class ProcessorPeer(LinkedPeer):
         self.had_turn: set[bytes] = set()  # Connections with a request that the present drain has handled.
 
     def clear_paths(self) -> None:
-        """Discard the fast paths of all connections. Held connections stay in `paths`, but have no path to restore."""
+        """Discard the fast paths of all connections. Parked connections stay in `paths`, without a path to restore."""
         self.paths.clear()
         self.paths.update(self.held)
         for held in self.held.values():

@@ -234,7 +234,7 @@ class Region:
         try:
             held.close()
         except BufferError:
-            # A view may outlive the region on purpose, so that its holder can finish with it. The views keep the
+            # A view may outlive the region on purpose, so that its user can finish with it. The views keep the
             # mapping alive, and it is unmapped when the last of them is dropped.
             return False
         return True

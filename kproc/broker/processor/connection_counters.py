@@ -69,7 +69,7 @@ class ClientCounters:
         self.reporter = CountReporter(on_unsent)
 
     def opened(self, connection: Connection) -> None:
-        """Count a new connection that was registered here first."""
+        """Count a new connection. An Acceptor passed it to this Processor, and no other Processor had it before."""
         self.reporter.opened(connection.listener, connection.origin.address)
         self.listeners.opened(connection.listener)
         self._values[SLOT["connections_accepted"]] += 1

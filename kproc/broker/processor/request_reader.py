@@ -263,7 +263,10 @@ class RequestReader:
         return self._count_received(connection, count, if_ended)
 
     def _count_received(self, connection: Connection, count: int, if_ended: str = _CLOSED) -> int:
-        """Record that one call received `count` bytes; return `count`. If it is 0 the client has ended: close."""
+        """Record that one call received `count` bytes, and return `count`.
+
+        0 bytes mean that the client has ended: close the connection, with `if_ended` as the reason.
+        """
         if count:
             connection.last_active_ns = self._state.now_ns
             self._counts[_BYTES_IN] += count

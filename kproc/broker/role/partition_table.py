@@ -20,14 +20,14 @@ _VALUES: Final = 8
 ROW_WORDS: Final = 16
 TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # The table is 16 MiB of sparse memory.
 NOBODY: Final = -1
-# Added to the holder's index in its word, so that 0 means that the row was never written, and 1 that no Handler holds
-# the partition.
+# Added to the owner's index in the row's first word, so that 0 means that the row was never written, and 1 that no
+# Handler has the partition.
 _HOLDER: Final = 2
-_QUIET: Final = 1 << 32  # Flag in the word of the holder: the log's owner knows no producer.
-SYNC_FAILED: Final = 1 << 33  # Flag in the word of the holder: a sync of the log failed.
-# Flag in the word of the holder: the owner closed the log in order, and nobody has opened it since.
+_QUIET: Final = 1 << 32  # Flag in the first word: the log's owner knows no producer.
+SYNC_FAILED: Final = 1 << 33  # Flag in the first word: a sync of the log failed.
+# Flag in the first word: the owner closed the log in order, and nobody has opened it since.
 CLOSED: Final = 1 << 34
-# Flag in the word of the holder: the broker has crashed, and no sync has confirmed the recovered log yet. Clients may
+# Flag in the first word: the broker has crashed, and no sync has confirmed the recovered log yet. Clients may
 # have seen a higher high watermark than the row's.
 RECOVERING: Final = 1 << 35
 _FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED | RECOVERING
@@ -55,12 +55,12 @@ class PartitionRow(NamedTuple):
 
     @property
     def behind_holder(self) -> tuple[int, ...]:
-        """Return all words of the row but the first, which has the holder and flags."""
+        """Return all words of the row but the first, which has the owner's index and flags."""
         return self.generation, *self[2:8]
 
 
 class PartitionTable:
-    """The rows of all partitions (offsets, holder, flags) over one shared region, or plain memory for threads."""
+    """The rows of all partitions (offsets, owner, flags) over one shared region, or plain memory for threads."""
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
@@ -139,6 +139,6 @@ def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
 
 
 def released_word(row: PartitionRow) -> int:
-    """Return the first word of a row whose holder gives it up. The flags about the log stay, except CLOSED."""
+    """Return the first word for a row that no Handler has any more. The flags about the log stay, except CLOSED."""
     word = holder_word(NOBODY, has_producers=row.has_producers)
     return word | (SYNC_FAILED if row.has_failed else 0) | (RECOVERING if row.is_recovering else 0)

@@ -34,9 +34,10 @@ from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
-# How far before a snapshot to search for batches, in index entries (4 KiB or one larger batch each): first 16, about 64
-# KiB. If that shows too few batches of a producer that was active within the clients' default delivery.timeout.ms, then
-# 256, about 1 MiB.
+# How far before a snapshot to search for batches of its producers, in index entries (4 KiB or one larger batch each).
+# First search 16 entries, about 64 KiB. Search 256 entries, about 1 MiB, if the first search found too few batches of a
+# producer to detect its retries (`_is_enough`), and the producer was active within the clients' default
+# delivery.timeout.ms.
 _RECALLED_ENTRIES: Final = (16, 256)
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 

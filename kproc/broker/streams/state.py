@@ -100,7 +100,7 @@ class StreamsGroupState:
 
         The replay alone can be wrong. Compaction may have removed the record by which a member gave up a task, but not
         the member's earlier records. If the task has moved inside one process, the replay of a later record has removed
-        that process as the task's holder.
+        that process from the task.
         """
         for held in (self._active, self._standby, self._warmup):
             held.clear()
@@ -160,7 +160,7 @@ class StreamsGroupState:
 
     def _set_metadata(self, member: StreamsGroupMember, metadata: StreamsMember) -> None:
         self._release_instance(member)
-        # The holders are processes, so move the member's tasks from its former process to the new one.
+        # Tasks are recorded by process, so move the member's tasks from its former process to the new one.
         self._remove_holder(member)
         member.metadata = metadata
         member.metadata_bytes = metadata.memory_bytes + getsizeof(member.member_id)

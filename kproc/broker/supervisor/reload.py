@@ -117,7 +117,8 @@ class Reloader:
             )
         overrides = self._in_force().overrides
         for name, value in former.items():
-            # If the value differs, a client has set it after the reload, so keep the client's value.
+            # Remove the value that the reload has set. If the value in force is another one, a client has set it after
+            # the reload: keep it.
             if overrides.get(name) == value:
                 self._change(
                     [_SettingChange(name, None, "removed: this start has read the configuration file")]

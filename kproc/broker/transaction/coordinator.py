@@ -412,7 +412,7 @@ class TransactionCoordinator:
         transaction = None if found is None else found.transaction
         if transaction is not None and transaction.state in PREPARED:
             # As in Kafka, a partition disappears from the description when it has its marker, so that an administrator
-            # sees which one holds a transaction up.
+            # sees for which ones a transaction waits.
             unmarked = self._entries[name].unmarked
             transaction = msgspec.structs.replace(transaction, partitions=unmarked)
         self._log.write(Write([], lambda error: on_done(write_error(error), transaction)))

@@ -63,7 +63,7 @@ class TransactionExpiry:
             # As in Kafka, skip an id whose state is being written (`settled` is None). The next check looks at it
             # again.
             current = entry.settled
-            # An abandoned transaction holds the last stable offset of its partitions, so read_committed consumers would
+            # An abandoned transaction stops the last stable offset of its partitions, so read_committed consumers would
             # wait for ever. The monotonic time counts, too, because the start in the record is in the future after the
             # host's clock was set back.
             if current is not None and (

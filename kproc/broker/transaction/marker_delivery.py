@@ -86,7 +86,7 @@ class MarkerDelivery:
         self._schedule(entry, RETRY_MS)
 
     def retry(self, entry: Entry) -> None:
-        """Send missing markers again in 100 ms, or write Complete* again if no marker is missing."""
+        """Retry in 100 ms: send the missing markers again, or write the Complete* record again if none is missing."""
         self._schedule(entry, RETRY_MS)
 
     def _schedule(self, entry: Entry, delay_ms: int) -> None:

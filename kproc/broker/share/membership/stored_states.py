@@ -197,7 +197,7 @@ class StoredStates:
         topics: Mapping[bytes, NamedPartitions],
         codes: Mapping[tuple[bytes, int], int],
     ) -> None:
-        """Write record 15 for those of the states whose error code is NONE."""
+        """Record partitions without an error code as initialized, in ShareGroupStatePartitionMetadata (record 15)."""
         done = {
             topic_id: NamedPartitions(
                 topic.name, frozenset(each for each in topic.partitions if not codes[topic_id, each])

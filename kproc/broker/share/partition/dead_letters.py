@@ -47,7 +47,7 @@ _PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
 # The values of the header __dlq.errors.message, as in Kafka.
 REJECTED: Final = "Offset rejected by client."
 DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
-# Records and bytes of one batch of dead letters. A larger batch would hold up the duty cycle.
+# Records and bytes of one batch of dead letters. A larger batch would make the duty cycle too long.
 _RECORDS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 256 << 10
 # A batch of dead letters with copies ends when so many decompressed bytes and records of the log were read for it. A

@@ -113,6 +113,7 @@ _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
 
 
 def _no_such_name(path: str, name: str) -> None:
+    """Reject a name that the schema at `path` (record type, or a struct in it) does not have: a bug of the caller."""
     raise ValueError(f"record {path} has no field {name}")
 
 
