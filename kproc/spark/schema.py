@@ -66,8 +66,13 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
         wanted, given = every[each.name].simpleString(), each.dataType.simpleString()
         if wanted != given:
             raise OptionError(f"column {each.name} is {wanted}, not {given}: cast it after load()")
+        # Spark compares the types of Arrow's batches with the schema, `not null` included.
+        if not each.nullable or each.dataType != every[each.name]:
+            raise OptionError(f"column {each.name} and what is in it can be null: leave out `not null`")
     if not schema.fields:
         raise OptionError("the schema has no column")
+    if len(set(schema.names)) < len(schema.names):
+        raise OptionError(f"the schema has a column twice: {', '.join(schema.names)}")
     return tuple(each.name for each in schema.fields)
 
 

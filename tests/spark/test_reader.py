@@ -80,6 +80,12 @@ def test_a_schema_that_a_topic_has_not_is_refused(broker: BrokerUnderTest) -> No
         batch(broker.bootstrap, StructType([StructField("amount", DoubleType())]), subscribe="t")
     with pytest.raises(OptionError, match=r"column value is binary, not string: cast it after load"):
         batch(broker.bootstrap, StructType([StructField("value", StringType())]), subscribe="t")
+    required = StructType([StructField("topic", StringType(), nullable=False)])
+    with pytest.raises(OptionError, match=r"column topic and what is in it can be null: leave out `not null`"):
+        batch(broker.bootstrap, required, subscribe="t")
+    twice = StructType([StructField("topic", StringType())] * 2)
+    with pytest.raises(OptionError, match="the schema has a column twice: topic, topic"):
+        batch(broker.bootstrap, twice, subscribe="t")
 
 
 def offsets_of(reader: Any) -> list[tuple[str, int, int, int]]:
