@@ -193,8 +193,9 @@ class ShareReader:
             raise Failure(f"{self._bootstrap} does not respond: ended without leaving group {self._group}")
         if not self._count and not self._follow:
             print_note(
-                f"kproc: group {self._group} has no records for us; a new share group begins at the end of its topics, "
-                f"unless `kproc config set --group {self._group} share.auto.offset.reset=earliest` came first"
+                f"kproc: group {self._group} delivered no records; a new share group starts at the end of its topics; "
+                f"run `kproc config set --group {self._group} share.auto.offset.reset=earliest` before its first use "
+                "to begin at the oldest record"
             )
         elif self._acknowledgement is not Acknowledgement.ACCEPT:
             print_note(f"kproc: {self._acknowledgement.value} {counted(self._count, 'record')}")

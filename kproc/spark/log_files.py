@@ -309,7 +309,7 @@ class PartitionFiles:
                 break
             looks = looks + 1 if decoder.next_offset == before else 0
             if looks > LOOKS:
-                raise Corrupt(f"{self}: no file exists for the listed segment with offset {before}")
+                raise Corrupt(f"{self}: the directory lists a segment of offset {before} that has no file")
         yield from decoder.flush()
 
     def _read_segment(

@@ -226,7 +226,7 @@ class LookUp:
         if unlike:
             raise OptionError(
                 f"{position.option} must name every partition that is read, and no other (-1 is latest, "
-                f"-2 earliest); only one of the two has {', '.join(map(str, unlike))}"
+                f"-2 earliest); either not named or not read: {', '.join(map(str, unlike))}"
             )
         if position.by_time:
             found = self.cluster.list_offsets(asked, isolation=self._options.isolation)
