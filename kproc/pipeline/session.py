@@ -212,8 +212,11 @@ def _launch_jvm(conf: SparkConf, log: Path, kept_descriptors: list[int], verbose
 
 def child_pids() -> set[int]:
     """Return the pids of this process's children that were not waited for."""
-    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    return {int(pid) for text in lists for pid in text.split()}
+    while True:
+        # If a thread ends before its children were read, another thread has them, perhaps one that was read before.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+            return {int(pid) for text in lists for pid in text.split()}
 
 
 def _kill(pids: set[int]) -> None:

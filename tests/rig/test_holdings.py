@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
+from tests.support import proc
 from tests.support.proc import Holdings, child_pids, is_alive
 from tests.support.wait import wait_until
 
@@ -40,3 +42,19 @@ def test_grandchildren_are_looked_for_too():
             subprocess.run(["kill", str(grandchild)], check=True)
         finally:
             child.kill()
+
+
+def test_children_are_found_when_a_thread_ends_meanwhile(monkeypatch):
+    """The threads of Spark's JVM come and go; its Python daemon once counted as a child of a later test."""
+    listings = []
+
+    def list_with_ended_thread(path):
+        listings.append(path)
+        return [*(["0"] if len(listings) == 1 else []), *os_listdir(path)]
+
+    os_listdir = proc.os.listdir
+    with subprocess.Popen(SLEEPER) as child:
+        monkeypatch.setattr(proc.os, "listdir", list_with_ended_thread)
+        found = child_pids(os.getpid())
+        child.kill()
+    assert found.count(child.pid) == 1

@@ -37,14 +37,29 @@ def living(pids: Iterable[int]) -> list[int]:
 
 def child_pids(pid: int) -> list[int]:
     """Every child, grandchild and so on, from the kernel's own lists: a tenth of a walk over /proc."""
-    found: list[int] = []
-    # The process, or a thread of it, may end while we look.
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
-                for child in map(int, children.read().split()):
-                    found += [child, *child_pids(child)]
-    return found
+    children = _direct_children(pid)
+    return [*children, *(each for child in children for each in child_pids(child))]
+
+
+def _direct_children(pid: int) -> list[int]:
+    """The children of all threads of a process; none if it has ended.
+
+    If a thread ends before its children were read, they now belong to another thread, perhaps to one that was read
+    before. So read all threads again: the JVM of Spark often ends one, and the children would be missing.
+    """
+    while True:
+        found: dict[int, None] = {}
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+        try:
+            for thread in threads:
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as children:
+                    found.update(dict.fromkeys(map(int, children.read().split())))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        return list(found)
 
 
 def open_descriptors(pid: int | str = "self") -> dict[int, str]:

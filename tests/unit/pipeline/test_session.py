@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kproc.pipeline import session
 from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.scratch import Scratch
 from kproc.pipeline.session import RunningSpark, check_java, package_kproc, settings, worker_environment
@@ -81,6 +82,21 @@ def test_the_package_is_all_that_an_executor_imports(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.splitlines() == [f"{package}/kproc/__init__.py", "kproc"], done.stderr
+
+
+def test_children_are_found_when_a_thread_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, ended = Path.read_text, [True]
+
+    def read_after_an_end(path: Path) -> str:
+        if ended:
+            ended.clear()
+            raise FileNotFoundError
+        return read(path)
+
+    with subprocess.Popen(["sleep", "60"]) as child:
+        monkeypatch.setattr(Path, "read_text", read_after_an_end)
+        assert child.pid in session.child_pids()
+        child.kill()
 
 
 def test_workers_use_this_python_and_kproc_unless_set() -> None:
