@@ -1,4 +1,4 @@
-"""What tellers were told of their transfers, and what a reader of committed records must therefore see."""
+"""A ledger of the tellers' transfers, and the records that a read_committed reader must therefore get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the broker in each round: one trouble of chaos.py, until everybody runs again."""
+"""The trouble of each round: one of chaos.py, until every process runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of an analysis: tables, verdicts, and a page that asks nobody."""
+"""The report about an analysis: tables, verdicts, and a page without requests to other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sweep and the calibration make of samples; the samples here are made up, so that the answer is known."""
+"""Fits of the sweep and costs of the calibration, from made-up samples with known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets a turn, and when the next one is due."""
+"""Turns of agents in one thread: which agent gets one, and when the next one is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell completes: topics, groups, settings, loggers; nothing, soon and without a word, where no broker is."""
+"""Completion in a shell: topics, groups, settings, loggers; no words and no delay without a broker."""
 
 from __future__ import annotations
 

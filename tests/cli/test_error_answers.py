@@ -1,4 +1,4 @@
-"""Commands whose requests are answered with an error: the user reads what it means, never a bare constant of Kafka."""
+"""Commands whose requests are answered with an error print its meaning, never a bare constant of Kafka."""
 
 from __future__ import annotations
 

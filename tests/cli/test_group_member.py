@@ -1,4 +1,4 @@
-"""`kproc consume --group`, and of several topics: who reads what, where it begins, and what is committed."""
+"""`kproc consume --group`, also of several topics: the partitions of each member, where it starts, and its commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kproc produce` of tombstones and of JSON lines, what becomes of a bad line, and who is told how to end."""
+"""`kproc produce` of tombstones and of JSON lines, errors in a line, and the hint how to end the input."""
 
 from __future__ import annotations
 

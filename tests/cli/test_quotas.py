@@ -1,4 +1,4 @@
-"""`kproc quota` against a running broker: what is set is shown and holds, and mistakes are told."""
+"""`kproc quota` against a running broker: a quota is shown and applied, and errors are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users see of transactions in a topic: `kproc consume --isolation`, `topic describe`, `dump-log`, Spark."""
+"""Transactions in a topic as users see them: `kproc consume --isolation`, `topic describe`, `dump-log`, Spark."""
 
 from __future__ import annotations
 

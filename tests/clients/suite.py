@@ -1,4 +1,4 @@
-"""What every client must manage, written once; each test file names its client."""
+"""Scenarios that every client must pass, written once; each test file names its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about who may do what, by Kafka's kafka-acls and the admin clients of confluent-kafka and kafka-python."""
+"""Access control rules by Kafka's kafka-acls and the admin clients of confluent-kafka and kafka-python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools against the broker: what a Java shop types on its first day.
+"""Apache Kafka's own tools against the broker: the first commands of a new user.
 
     pytest -m java                                         against kproc
     pytest -m java --bootstrap 127.0.0.1:9092              against a broker that runs already

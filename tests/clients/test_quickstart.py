@@ -1,4 +1,4 @@
-"""What the README promises a newcomer: the quickstart script and the Python example run as they stand there."""
+"""The README's promises to a newcomer: the quickstart script and the Python example run as they are written there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Quotas by authenticated user with real clients: who is above its quota waits as it is told, and nobody else does."""
+"""Quotas by authenticated user with real clients: a client above its quota waits as long as it is throttled, others
+do not.
+"""
 
 from __future__ import annotations
 

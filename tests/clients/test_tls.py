@@ -1,4 +1,4 @@
-"""Clients over TLS: each of them produces and consumes, in a group; what is wrong is said at both ends.
+"""Clients over TLS: each produces and consumes, in a group; errors are reported at both ends.
 
 One broker serves SSL, MTLS which wants a certificate, EXPIRED whose own has ended, PLAINTEXT, and SASL behind TLS.
 """

@@ -1,4 +1,4 @@
-"""How a suite's clients come in where they must encrypt or log in, told to both ends.
+"""Access of a suite's clients to brokers with TLS or a login, as settings for both ends.
 
 The broker has a listener of its own for them beside the plaintext one, by which it is made ready.
 """

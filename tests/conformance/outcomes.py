@@ -1,4 +1,4 @@
-"""How the tests of a suite end, and how they are expected to end.
+"""Outcomes of a suite's tests, beside the expected ones.
 
 The expectations of a suite are a TOML file:
 

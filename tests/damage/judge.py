@@ -1,4 +1,4 @@
-"""Reads everything from a broker whose data directory was damaged, and compares it with what was promised."""
+"""The judge of a broker with a damaged data directory: it reads every record and compares it with the promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The same seeded sequences of valid requests to kproc and to Apache Kafka, every field of every answer compared.
+"""Send the same seeded sequences of valid requests to kproc and to Apache Kafka, and compare every field of every
+answer.
 
     python -m tests.differential --sequences 2000 --seed 5 --themes produce,groups
     python -m tests.differential --seed 5 --themes groups --at 17

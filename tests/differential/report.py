@@ -1,4 +1,4 @@
-"""What a run of many sequences has shown, for a reader."""
+"""The report about a run of many sequences."""
 
 from __future__ import annotations
 

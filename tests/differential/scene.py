@@ -1,4 +1,4 @@
-"""What a sequence has made so far, and the choices by which it goes on. One seed decides everything."""
+"""The state of a sequence so far, and the choices of its next requests. One seed decides everything."""
 
 from __future__ import annotations
 

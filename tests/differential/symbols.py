@@ -1,4 +1,6 @@
-"""What stands in a request's script for something that only a run knows, and in an answer for what is not compared."""
+"""Placeholders: in the requests of a script for values that only a run knows, in answers for values that are not
+compared.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody reads the broker's log, and somebody is denied again and again: the broker answers as before."""
+"""Denied requests while no process reads the broker's log: the broker answers as before."""
 
 from __future__ import annotations
 

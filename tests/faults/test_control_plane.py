@@ -1,4 +1,4 @@
-"""The control listener answers while the data plane is saturated, and whoever of its own roles dies."""
+"""The control listener answers while the data plane is saturated, and after the death of each of its own roles."""
 
 from __future__ import annotations
 

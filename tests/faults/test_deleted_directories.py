@@ -1,4 +1,4 @@
-"""The directory of a deleted topic goes, whoever dies in between."""
+"""The directory of a deleted topic is removed, whichever role dies in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk refuses what it cannot hold, serves what it has, and recovers by itself once there is room."""
+"""A full disk: the broker rejects Produce, serves Fetch, and recovers by itself once there is room."""
 
 from __future__ import annotations
 

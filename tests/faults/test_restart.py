@@ -1,4 +1,4 @@
-"""What outlives a stop, clean or by kill -9: records, offsets, topics, ids, configs, producers' sequences."""
+"""State that survives a stop, clean or by kill -9: records, offsets, topics, ids, configs, producers' sequences."""
 
 from __future__ import annotations
 

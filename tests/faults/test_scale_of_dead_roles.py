@@ -1,4 +1,4 @@
-"""A role that is dead, and waits for its restart, when it is scaled away: nobody waits for it, nobody remembers it."""
+"""Scaling away a role that is dead and waits for its restart: no role waits for it or keeps its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot start says why in one line: exit code 2 for a wrong command line, 1 for anything else."""
+"""A start that fails prints its reason in one line: exit code 2 for a wrong command line, 1 for anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Keys and certificates that change on the running broker: no connection breaks, and what is wrong changes nothing."""
+"""Keys and certificates that change on the running broker: no connection breaks, and an invalid file changes
+nothing.
+"""
 
 from __future__ import annotations
 

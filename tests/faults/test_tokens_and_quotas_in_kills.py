@@ -1,4 +1,4 @@
-"""kill -9 of the controller with delegation tokens and quotas: what was answered is there, and the clients go on."""
+"""kill -9 of the controller with delegation tokens and quotas: answered changes survive, and the clients continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Transactions while processes die: whoever reads committed sees each committed one whole and once, no aborted one.
+"""Transactions while processes die: a read_committed reader gets each committed one whole and once, and no aborted
+one.
 
 `--rounds 100` is the number that a release needs; the default keeps the test short.
 """

@@ -1,4 +1,4 @@
-"""Requests of somebody who may do nothing: whatever they are, they change nothing that others can see."""
+"""Requests of a user without any rights: none of them changes anything that others can see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an image of the disk must keep of what was promised, when a broker opens it."""
+"""The judge of an image of the disk: it opens the image with a broker and checks every promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an image must keep of transactions, once the broker that opens it has ended what was open."""
+"""The judge of transactions in an image, after the broker that opens it has ended the open ones."""
 
 from __future__ import annotations
 

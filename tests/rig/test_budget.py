@@ -1,4 +1,4 @@
-"""Which runs have a budget, what a plain run leaves out, and what is said of a run that exceeds its budget."""
+"""The budget of a test run: the tests that a plain run leaves out, and the report of a run that exceeds its budget."""
 
 from __future__ import annotations
 

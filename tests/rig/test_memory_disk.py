@@ -1,4 +1,4 @@
-"""The simulated disk: what a sync that nobody waited for, or that met another one, leaves to the next."""
+"""The simulated disk: the effect of a sync without a waiter, and of two syncs at once, on later ones."""
 
 from __future__ import annotations
 

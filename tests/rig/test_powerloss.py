@@ -1,4 +1,4 @@
-"""The power-loss search in small: images of every workload keep every promise, and what is taken out is found."""
+"""The power-loss search in small: images of every workload keep every promise, and each mutation is found."""
 
 from __future__ import annotations
 

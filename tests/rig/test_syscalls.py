@@ -1,4 +1,4 @@
-"""The sweep of failing system calls in small: every promise is kept, and what is taken out is found."""
+"""The sweep of failing system calls in small: every promise is kept, and each mutation is found."""
 
 from __future__ import annotations
 

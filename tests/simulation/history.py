@@ -1,4 +1,4 @@
-"""History: what clients were told, and what must therefore be true; the judge of a run.
+"""History: the answers that clients got, and what must therefore be true; the judge of a run.
 
 A record's value names who sent it, over which connection, to which topic (its id) and partition, and its number, so
 that wherever it turns up it says whether it belongs there. Per partition the history knows which offsets were given

@@ -1,4 +1,4 @@
-"""What somebody sees who makes and deletes rules: once that is answered, every Handler decides by them, for ever."""
+"""A client that creates and deletes access rules: after the answer every Handler decides by them."""
 
 from __future__ import annotations
 

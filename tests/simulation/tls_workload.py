@@ -1,5 +1,6 @@
-"""Who else speaks TLS: strangers that do everything wrong, which costs the broker little and nobody else anything; and
-haulers, whose answers are larger than a record of TLS and leave from files while they are read slowly."""
+"""Other clients of TLS: strangers that do everything wrong, at a low cost for the broker and none for other clients;
+and haulers, whose answers are larger than a TLS record and leave from files while they are read slowly.
+"""
 
 from __future__ import annotations
 

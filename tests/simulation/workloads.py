@@ -1,4 +1,4 @@
-"""What simulated clients do: produce, consume, commit, change topics; each tells the history what it heard."""
+"""The simulated clients: they produce, consume, commit and change topics, and report each answer to the history."""
 
 from __future__ import annotations
 

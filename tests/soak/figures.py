@@ -1,4 +1,4 @@
-"""What a broker holds at one moment, and whether it is more than before.
+"""What a broker holds at one moment, compared with before.
 
 Tolerances, and why they are not zero:
 

@@ -1,4 +1,4 @@
-"""The example's events through a broker, without Spark: what was sent is what is read back, each in its partition."""
+"""The example's events through a broker, without Spark: each is read back from its partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` with format("kproc"): what arrives, what is refused and in which words."""
+"""`df.write` and `df.writeStream` with format("kproc"): the records in the topic, and the errors with their words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("kproc")` against a broker: what was written is what is read, in all the ways to ask."""
+"""`spark.read.format("kproc")` against a broker: it returns the written records, by every option."""
 
 from __future__ import annotations
 

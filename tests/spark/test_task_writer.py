@@ -1,4 +1,4 @@
-"""TaskWriter: what a task holds in memory while it writes."""
+"""TaskWriter: its memory while it writes."""
 
 from __future__ import annotations
 

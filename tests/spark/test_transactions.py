@@ -1,4 +1,6 @@
-"""Requests of transactions: what is asked again, of whom, and what each error code means to the commit protocol."""
+"""Requests of transactions: which are retried, at which broker, and the meaning of each error code for the commit
+protocol.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the tests share: starting brokers, speaking raw frames, counting what a process holds."""
+"""Shared parts of the tests: starting brokers, raw frames, counting the descriptors of a process."""

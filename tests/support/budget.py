@@ -1,4 +1,4 @@
-"""How long the suite may take, and which files to look at when it takes longer: tests/README.md, "The budget".
+"""The limits of the suite's time, and the files that take most of it: tests/README.md, "The budget".
 
 Only whole runs have a budget. None of them fails by the clock: that would tell of the machine, not of the code.
 """

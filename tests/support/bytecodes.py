@@ -1,4 +1,4 @@
-"""How many bytecodes a piece of work runs: its cost in Python, whatever else the host does meanwhile."""
+"""Count the bytecodes of a piece of work: its cost in Python, independent of the host's load."""
 
 from __future__ import annotations
 

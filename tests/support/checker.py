@@ -1,4 +1,4 @@
-"""Load whose every effect is known, and the check of what came of it.
+"""Load whose every effect is known, and the check of its records afterwards.
 
 Producers (librdkafka, idempotent, acks=all) send values of their own, each once: `<producer>:<number>`. What
 was acknowledged is written down with its offset. In the end the whole log is read raw and compared:

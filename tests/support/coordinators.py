@@ -1,4 +1,4 @@
-"""What a coordinator's log needs of a runtime, where there is none."""
+"""The environment of a coordinator's log without a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each role may hold: the table of descriptors, and the comparison with /proc/PID/fd."""
+"""The descriptors of each role: the exact table, and the comparison with /proc/PID/fd."""
 
 from __future__ import annotations
 

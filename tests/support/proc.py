@@ -1,4 +1,4 @@
-"""What processes hold, read from /proc: children, descriptors, mappings, memory, ports, temporary files."""
+"""Resources of processes, read from /proc: children, descriptors, mappings, memory, ports, temporary files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long agents would have slept, on a clock that does not move by itself."""
+"""The lengths of agents' sleeps, on a clock that does not move by itself."""
 
 from __future__ import annotations
 

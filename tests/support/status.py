@@ -1,4 +1,4 @@
-"""What a running kproc broker says of its own processes, and waiting for a role to come back after a kill."""
+"""The status of a running kproc broker: its processes, and waiting for a role to come back after a kill."""
 
 from __future__ import annotations
 

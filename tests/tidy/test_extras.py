@@ -1,4 +1,4 @@
-"""What is installed is what is imported: dependencies by the package, extras by the feature each is named after."""
+"""Installed packages are the imported ones: dependencies by the package, extras by the feature each is named after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of APIs and versions that nobody knows."""
+"""Schemas of unknown APIs and versions."""
 
 from __future__ import annotations
 

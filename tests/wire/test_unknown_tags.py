@@ -1,4 +1,4 @@
-"""Tagged fields that nobody knows are skipped in every struct of every flexible version (KIP-482)."""
+"""Unknown tagged fields are skipped in every struct of every flexible version (KIP-482)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sequences are about: for each theme its kinds of requests, each as often as its weight."""
+"""The themes of sequences: for each its kinds of requests, with a weight for their frequency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kproc consume`: what a person at a terminal is told, and when."""
+"""`kproc consume`: messages for a user at a terminal, and when they appear."""
 
 from __future__ import annotations
 

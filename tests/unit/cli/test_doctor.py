@@ -1,4 +1,4 @@
-"""`kproc doctor` without a broker: who may read its archive, and files that come and go while it looks."""
+"""`kproc doctor` without a broker: permissions of its archive, and files that appear or vanish while it reads."""
 
 from __future__ import annotations
 

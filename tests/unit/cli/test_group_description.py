@@ -1,4 +1,4 @@
-"""Descriptions of consumer groups: the members, and for whom they wait."""
+"""Descriptions of consumer groups: the members, and which others they wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines: who sleeps until `first` must find somebody there."""
+"""Deadlines: `first` is always the time of an existing entry."""
 
 from __future__ import annotations
 

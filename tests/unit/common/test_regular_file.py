@@ -1,4 +1,4 @@
-"""Files by paths that somebody else chose: regular ones within a bound, and no descriptor left for others."""
+"""Files at paths of other users: only regular ones within a bound, without a descriptor left open."""
 
 from __future__ import annotations
 

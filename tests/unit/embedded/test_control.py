@@ -1,4 +1,4 @@
-"""The control API over HTTP: whom it serves, its errors and its limits. No broker needs to run for that."""
+"""The control API over HTTP: its clients, errors and limits, without a running broker."""
 
 from __future__ import annotations
 

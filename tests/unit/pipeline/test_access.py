@@ -1,4 +1,4 @@
-"""How the parts of a pipeline connect: a file of the pipeline or of a part, and what goes before what."""
+"""Connections of a pipeline's parts: a file of the pipeline or of a part, and which has precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline says of a broker that is away, and that it can wait for it."""
+"""A pipeline without its broker: its messages, and waiting for the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `check` finds without Spark and without a broker."""
+"""Errors that `check` finds without Spark and without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is started with: Java that will do, jars that are there, settings, the package for a cluster."""
+"""The start of a session: the Java version, jars, settings, and the package for a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's many Python processes import: pandas, 0.4 s of CPU and 40 MB in each of them, is not among it."""
+"""Imports of Spark's Python processes: pandas, 0.4 s of CPU and 40 MB in each of them, is not among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Acceptor under limits: who comes in, who waits in the backlog, who is parked, who is closed."""
+"""An Acceptor under limits: which clients are accepted, wait in the backlog, are parked or closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a delegation token, and who may create one for whom."""
+"""The life of a delegation token, and the rights to create one for another user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cleaner asks and is asked arrives over a link as it was sent."""
+"""Calls from and to the cleaner arrive over a link as they were sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kproc's own operations, API key 30000: odd bodies are answered by one line and reach nobody else."""
+"""kproc's own operations, API key 30000: an invalid body is answered by one line and sent to no other role."""
 
 from __future__ import annotations
 

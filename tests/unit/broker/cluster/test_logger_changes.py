@@ -1,4 +1,4 @@
-"""Wishes for log levels: what becomes of them, and which error Kafka has for what is refused."""
+"""Changes of log levels: their results, and Kafka's error for each invalid one."""
 
 from __future__ import annotations
 

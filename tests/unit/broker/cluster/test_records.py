@@ -1,4 +1,4 @@
-"""What `kproc dump-log` shows of the metadata log: no password, nothing that a password can be tried against."""
+"""`kproc dump-log` of the metadata log shows no password, nor anything to try passwords against."""
 
 from __future__ import annotations
 

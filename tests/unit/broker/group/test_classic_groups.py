@@ -1,4 +1,4 @@
-"""ClassicGroups: groups that nobody has used yet, requests to unknown groups, and the pace of responses."""
+"""ClassicGroups: groups without members, requests to unknown groups, and the pace of responses."""
 
 from __future__ import annotations
 

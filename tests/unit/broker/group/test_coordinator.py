@@ -1,4 +1,4 @@
-"""One coordinator on a log in memory: what it writes, when its state changes, what it forgets."""
+"""One coordinator on a log in memory: its records, when its state changes, and which state it discards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A surprise ends what it came up in, is counted and logged once; the Handler and everybody else go on."""
+"""An unexpected exception fails its request or operation, is counted and logged once; the Handler continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins in a Handler: what a gated connection is answered, when it is let in, and when it is closed."""
+"""Logins in a Handler: answers to a gated connection, when it is admitted, and when it is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that come and go are heard of by the control socket, what they own and answer by rings: in any order."""
+"""News of other Handlers over the control socket, and their calls over rings, arrive in any order."""
 
 from __future__ import annotations
 

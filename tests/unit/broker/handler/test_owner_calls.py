@@ -1,4 +1,6 @@
-"""Calls between Handlers: who is asked by newer metadata waits for it; who is away is told apart from who just died."""
+"""Calls between Handlers: a call with newer metadata waits for them; a missing Handler differs from one that just
+died.
+"""
 
 from __future__ import annotations
 

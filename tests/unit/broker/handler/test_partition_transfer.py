@@ -1,4 +1,4 @@
-"""A change of the Handler count: partitions go from one live Handler to another one, and nobody notices."""
+"""A change of the Handler count: partitions are transferred between live Handlers, without an error for clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one Handler owns: opened at first touch, trusted after a death, set aside when its topic is gone."""
+"""The partitions of one Handler: opened at first use, trusted after a death, set aside when their topic is gone."""
 
 from __future__ import annotations
 

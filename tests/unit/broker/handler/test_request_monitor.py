@@ -1,4 +1,4 @@
-"""The monitor: requests of all Handlers' clients while somebody watches, bounded, and nothing otherwise."""
+"""The monitor: requests of all Handlers' clients during a watch, bounded, and none otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody sleeps through a wake-up, and nobody is woken who is awake."""
+"""Sleeper and Waker: no agent sleeps through a wake-up, and no awake agent is woken."""
 
 from __future__ import annotations
 

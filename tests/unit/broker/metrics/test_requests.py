@@ -1,4 +1,4 @@
-"""Counts and times of requests in shared memory: found again by a successor, refused to nobody, bounded."""
+"""Counts and times of requests in shared memory: a successor continues them, and they are bounded."""
 
 from __future__ import annotations
 

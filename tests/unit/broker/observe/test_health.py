@@ -1,4 +1,4 @@
-"""What /health/live and /health/ready make of the rows of the roles."""
+"""/health/live and /health/ready, from the rows of the roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics listener: one small request, one answer, nobody can hold it up."""
+"""The metrics listener: one small request, one answer, and no client can block it."""
 
 from __future__ import annotations
 

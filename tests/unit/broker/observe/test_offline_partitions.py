@@ -1,4 +1,4 @@
-"""Who says and who shows which partitions are offline."""
+"""Offline partitions: Handlers report them, and the controller shows them."""
 
 from __future__ import annotations
 

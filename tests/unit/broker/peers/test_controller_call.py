@@ -1,4 +1,4 @@
-"""What a request asks of the controller at once is bounded before it is asked: it serves nobody else meanwhile."""
+"""Changes of the metadata are checked against the limits before they are sent to the controller."""
 
 from __future__ import annotations
 

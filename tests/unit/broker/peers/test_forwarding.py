@@ -1,4 +1,4 @@
-"""Requests about many partitions: answers in order, whoever owns what, dies, or is still getting its log."""
+"""Requests about many partitions: answers in order, whichever Handler owns them, dies, or is still getting its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One question, many owners: answers in order, once, whoever dies, gives back or is slow."""
+"""One request to many owners: answers in order, once, also if an owner dies, rejects a part or is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Processors tell Acceptors of their connections: complete, coalesced, never blocking."""
+"""Reports of Processors to Acceptors about connections: complete, coalesced, never blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS handshakes: who does not finish one is dropped, and stops nobody who is served."""
+"""TLS handshakes: an unfinished one is closed after its timeout, and delays no other client."""
 
 from __future__ import annotations
 

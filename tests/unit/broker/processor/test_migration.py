@@ -1,4 +1,4 @@
-"""Connections that move between Processors: nothing is lost, repeated or reordered, whoever dies on the way."""
+"""Connections that migrate between Processors: no answer is lost, repeated or reordered, whichever role dies."""
 
 from __future__ import annotations
 

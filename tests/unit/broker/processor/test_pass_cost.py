@@ -1,4 +1,4 @@
-"""What a pass of a Processor costs, in bytecodes: a bound on what every request pays.
+"""The cost of a Processor's pass, in bytecodes: a bound on what every request pays.
 
 The counts depend on the version of Python, and on nothing that the host does meanwhile. Lower a bound when
 a pass has become cheaper; raising one needs a reason.

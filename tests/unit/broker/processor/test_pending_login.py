@@ -1,4 +1,4 @@
-"""Connections whose clients have to log in: what their requests may do, who ends the login, and when it returns."""
+"""Connections before their login: which requests are allowed, what ends the login, and when it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every API's own error answer can be encoded in every version: it is what a request that failed is answered with."""
+"""Every API's own error response can be encoded in every version, because a failed request is answered by it."""
 
 from __future__ import annotations
 

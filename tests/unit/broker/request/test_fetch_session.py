@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): what is remembered, what is refused, who is thrown out."""
+"""Incremental fetch sessions (KIP-227): their partitions, errors, and which session is evicted."""
 
 from __future__ import annotations
 

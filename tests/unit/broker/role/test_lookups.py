@@ -1,4 +1,4 @@
-"""Host names looked up beside the loop: nobody waits for a name server that does not answer."""
+"""Host names are looked up beside the loop, so that no role waits for a name server that does not answer."""
 
 from __future__ import annotations
 

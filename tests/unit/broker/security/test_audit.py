@@ -1,4 +1,4 @@
-"""The audit log: Kafka's lines at Kafka's levels, and nobody who waits for their reader."""
+"""The audit log: Kafka's lines at Kafka's levels, without waiting for their reader."""
 
 from __future__ import annotations
 

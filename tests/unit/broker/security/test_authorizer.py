@@ -1,4 +1,4 @@
-"""Who may do what: the rules of Kafka's StandardAuthorizer, one by one and against a loop over all of them."""
+"""Authorization: the rules of Kafka's StandardAuthorizer, one by one and against a loop over all of them."""
 
 from __future__ import annotations
 

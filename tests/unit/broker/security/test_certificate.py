@@ -1,4 +1,4 @@
-"""What is read in certificates: names as Java prints them, alternative names, the end."""
+"""Fields of certificates: names as Java prints them, alternative names, the end of validity."""
 
 from __future__ import annotations
 

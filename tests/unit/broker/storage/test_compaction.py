@@ -1,4 +1,4 @@
-"""What stays of a log after compaction: table by table, against Kafka's rules."""
+"""Records that remain after a compaction: table by table, against Kafka's rules."""
 
 from __future__ import annotations
 

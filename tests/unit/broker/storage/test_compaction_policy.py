@@ -1,4 +1,4 @@
-"""What is compacted, and in which groups, by table."""
+"""Choice of logs and groups of segments for a compaction, by table."""
 
 from __future__ import annotations
 

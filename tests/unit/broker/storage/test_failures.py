@@ -1,4 +1,4 @@
-"""What a log does when the disk refuses: full is a state that passes, a fault takes the log offline."""
+"""A log on a failing disk: a full disk passes, an I/O error takes the log offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `kproc dump-log` reads and says of a partition's files, whole and damaged in each way."""
+"""`kproc dump-log` of a partition's files, whole and damaged in each way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader of committed records is shown: up to the last stable offset, without what was aborted."""
+"""Records for a read_committed reader: up to the last stable offset, without aborted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a role's process makes of the supervisor's messages, as far as its agent must hear of them."""
+"""A role's process handles the supervisor's messages, and passes on those that its agent needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor hands out: each pair that talks gets both ends of one new region, and nobody else's."""
+"""Regions: each linked pair gets both ends of one new region, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""expiry.py: transactions whose timeout is over, and transactional ids that nobody uses."""
+"""expiry.py: transactions whose timeout is over, and unused transactional ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions that nobody ends: told in the log once, and counted as long as they hang."""
+"""Open transactions that no coordinator ends: logged once, and counted as long as they hang."""
 
 from __future__ import annotations
 

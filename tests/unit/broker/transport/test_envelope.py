@@ -1,4 +1,4 @@
-"""What travels over links: heads and parts come back as they went in."""
+"""Messages over links: heads and parts are decoded as they were encoded."""
 
 from __future__ import annotations
 

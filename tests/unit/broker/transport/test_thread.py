@@ -1,4 +1,4 @@
-"""Pipes count bytes as rings do; an AgentThread runs one agent until it is told to stop."""
+"""Pipes count bytes as rings do; an AgentThread runs one agent until it is stopped."""
 
 from __future__ import annotations
 

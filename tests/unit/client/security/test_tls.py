@@ -1,4 +1,4 @@
-"""TLS of a client: the stores it reads, whom it trusts, and what it says when it cannot."""
+"""TLS of a client: the stores that it reads, the authorities that it trusts, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings as other clients write them: what is written is read back alike, and what a client lacks is told."""
+"""Settings as other clients write them: they are read back alike, and missing equivalents are errors."""
 
 from __future__ import annotations
 

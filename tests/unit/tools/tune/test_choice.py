@@ -1,4 +1,4 @@
-"""What `kproc tune` proposes follows from its samples; noise is never a reason for more processes."""
+"""The proposal of `kproc tune` follows from its samples; noise is never a reason for more processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ClassicJoin: who may join, as whom, and the effect of a join in each state."""
+"""ClassicJoin: which members may join with which ids, and the effect of a join in each state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed tokens: what is believed, what is not, and how the keys are loaded."""
+"""Signed tokens: which are accepted, which are rejected, and how the keys are loaded."""
 
 from __future__ import annotations
 
