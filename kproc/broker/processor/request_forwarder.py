@@ -250,7 +250,7 @@ class RequestForwarder:
     # -- bytes that wait ---------------------------------------------------------------------------------------
 
     def forward_held(self, connection: Connection) -> None:
-        """Forward the bytes that a connection holds.
+        """Forward the bytes in `Connection.held`.
 
         They are whole frames that waited for room in a ring or for another Handler.
         """
@@ -262,9 +262,9 @@ class RequestForwarder:
             self.forward_behind_held(connection, view, 0)
 
     def forward_behind_held(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Forward the connection's held bytes together with `count` new ones.
+        """Forward the bytes in `Connection.held` together with `count` new ones.
 
-        The new bytes were received into `view`, behind room for the held ones.
+        The new bytes were received into `view`, behind space for the earlier ones.
         """
         held = connection.held
         start = HEAD_BYTES + len(held)

@@ -36,7 +36,7 @@ Event = tuple[int, int]  # As epoll reports it: descriptor, mask.
 # Room reserved per read. It takes several small frames at once; large frames bypass the ring. Neither this bound nor
 # LARGE_FRAME_BYTES was tuned.
 READ_BYTES: Final = 32 * 1024
-_ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, held bytes and padding.
+_ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, `Connection.held` and padding.
 _RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 _CLOSED: Final = "the client closed it"

@@ -239,10 +239,10 @@ class InFlightRecords:
     def acknowledge(
         self, holder: ShareHolder, batches: Sequence[AcknowledgeBatch], *, renewed_until_ms: int
     ) -> Change:
-        """Start to acknowledge records that a session holds. Offsets below the window are ignored, as in Kafka.
+        """Start to acknowledge records that a session has acquired. Offsets below the window are ignored, as in Kafka.
 
-        Renewed locks need no persistence. Raises KafkaError and changes nothing if an offset is not held, or if a type
-        is not valid.
+        Renewed locks need no persistence. Raises KafkaError and changes nothing if the session has not acquired an
+        offset, or if a type is not valid.
         """
         last = -1
         for batch in batches:

@@ -159,7 +159,7 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """True if the share partition can be removed from memory, because no record is held and no change waits."""
+        """True if the share partition can be removed from memory, because no record is acquired and no change waits."""
         return not (self._queued or self._in_flight) and (self.records is None or self.records.is_idle)
 
     @property
@@ -202,5 +202,5 @@ class SharePartition:
         waiting, self._in_flight, self._queued = [*self._in_flight, *self._queued], [], []
         for pending in waiting:
             # A write may be in flight, and its outcome is unknown now. The client repeats the acknowledgement
-            # at the new owner, which accepts it only if the record is still held.
+            # at the new owner, which accepts it only if the record is still acquired.
             pending.on_done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
