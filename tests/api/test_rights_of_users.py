@@ -465,6 +465,8 @@ def test_dry_run_of_abort_without_right_fails_as_the_command(
     ended = alice.call(ApiKey.END_TXN, 3, {"transactional_id": name, "producer_id": producer[0],
                                            "producer_epoch": producer[1], "committed": True})  # fmt: skip
     assert ended["error_code"] == 0
+    # A later test is about a user who sees no transactional id.
+    change(alice, name, DESCRIBE, WRITE, removes=True, kind=TRANSACTIONAL_ID)
 
 
 def opened_transaction(alice: RawClient, name: str) -> tuple[int, int] | None:
