@@ -39,7 +39,7 @@ class Client(RawConnection):
         self._correlation_ids = iter(range(1, 1 << 30))
 
     def is_served(self) -> bool:
-        """Whether the broker answers; False when it closed the connection."""
+        """Return True if the broker answers; False when it closed the connection."""
         try:
             self.call(ApiKey.API_VERSIONS, 0, {})
         except (Closed, ConnectionError):
@@ -47,7 +47,7 @@ class Client(RawConnection):
         return True
 
     def waits(self, seconds: float = 0.3) -> bool:
-        """Whether the broker leaves it unanswered, and open, for so long."""
+        """Return True if the broker leaves it unanswered, and open, for so long."""
         self.send(ApiKey.API_VERSIONS, 0, {})
         self.socket.settimeout(seconds)
         try:

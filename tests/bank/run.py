@@ -116,7 +116,7 @@ class Bank:
         self.report.problems += [f"copied from nowhere: {place!r}" for place in sorted(set(copied) - wanted)]
 
     def _is_copied(self) -> bool:
-        """Whether the group has committed all that there is."""
+        """Return True if the group has committed all that there is."""
         if any(each.problems for each in self._copiers):
             return True
         with RawClient(self._bootstrap) as client:

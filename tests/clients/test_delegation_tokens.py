@@ -89,7 +89,7 @@ def token_settings(mechanism: str, token_id: str, secret: str) -> dict[str, str]
 
 
 def nobody_shows(broker: SecuredBroker, *secrets: str) -> bool:
-    """Whether no file of the broker has a secret, in text or as bytes: neither logs nor what is stored."""
+    """Return True if no file of the broker has a secret, in text or as bytes: neither logs nor what is stored."""
     wanted = [secret.encode() for secret in secrets] + [bytes.fromhex(secrets[-1])]
     files = [path for path in Path(broker.data).rglob("*") if path.is_file()]
     assert any("requests-handler" in path.name for path in files), "the request log is on"

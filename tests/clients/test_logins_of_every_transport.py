@@ -32,7 +32,7 @@ def test_sasl_login_on_every_transport(tmp_path: Path, kind: str) -> None:
 
 
 def is_over(client: RawConnection) -> bool:
-    """Whether the broker has closed the connection, at the latest upon this request."""
+    """Return True if the broker has closed the connection, at the latest upon this request."""
     try:
         client.call(ApiKey.METADATA, 1, {"topics": None})
     except Closed:

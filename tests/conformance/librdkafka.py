@@ -292,7 +292,7 @@ class Runner:
 
 
 def _is_cut_short(test: SuiteTest) -> bool:
-    """Whether quick mode leaves something of it out."""
+    """Return True if quick mode leaves something of it out."""
     main = f"main_{test.table_name}("
     sources = (path.read_text(encoding="utf-8") for path in tests_dir().glob(f"{test.number}-*.c*"))
     return test.table_name in NEVER_QUICK or any(main in text and NOT_QUICK.search(text) for text in sources)

@@ -107,7 +107,7 @@ class ScramFirst(NamedTuple):
 
     @property
     def names_somebody(self) -> bool:
-        """Whether there is such a user; with this extension the name is a token's, and there is none."""
+        """Return True if it names an existing user. With the extension `tokenauth` the name is a token's."""
         parts = self.text.split(",")
         return any(f"n={name}" in parts for name in PASSWORDS) and "tokenauth=true" not in parts
 

@@ -253,7 +253,7 @@ def test_stopped_owner_of_deleted_topic_spares_recreated_topic(
 
 
 def written(bootstrap: str, partition: int) -> bool:
-    """Whether a record was acknowledged; a connection may end with the Handler that is being replaced."""
+    """Return True if a record was acknowledged; a connection may end with the Handler that is being replaced."""
     try:
         with RawClient(bootstrap) as client:
             return bool(

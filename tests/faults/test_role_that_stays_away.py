@@ -37,7 +37,7 @@ def _outcomes(client: RawClient, value: bytes) -> list[int]:
 
 
 def _is_refused(broker: ServedBroker) -> bool | None:
-    """Whether the victim's partition is refused, and the other one served; None: the connection was closed."""
+    """Return True if the victim's partition is refused, and the other one served; None: the connection was closed."""
     try:
         with RawClient(broker.bootstrap) as client:
             return sorted(_outcomes(client, b"x")) == [0, NOT_LEADER]

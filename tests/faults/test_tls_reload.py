@@ -68,7 +68,7 @@ class Connection:
         self.open.append(self)
 
     def is_served(self) -> bool:
-        """Whether an ApiVersions request is answered."""
+        """Return True if an ApiVersions request is answered."""
         body = b"\0\x12\0\0\0\0\0\1\0\4test"
         self._sock.sendall(len(body).to_bytes(4, "big") + body)
         size = int.from_bytes(self._sock.recv(4), "big")
@@ -84,7 +84,7 @@ class Connection:
 
 
 def shown_to_all(files: Certificates, broker: ServedBroker, der: bytes) -> Callable[[], bool]:
-    """Whether as many connections as there are Processors, and more, see this certificate."""
+    """Return True if as many connections as there are Processors, and more, see this certificate."""
 
     def is_so() -> bool:
         connections = [Connection(files, broker) for _ in range(4)]

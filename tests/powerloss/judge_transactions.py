@@ -129,7 +129,7 @@ def _committed(name: str, log: Log) -> set[Content]:
 
 
 def _is_committed(transaction: Transaction, visible: dict[str, set[Content]]) -> bool:
-    """Whether all of it is visible; Violation if that is not what was answered."""
+    """Return True if all records of it are visible. Raise Violation if the answers said something else."""
     name = f"transaction {transaction.number} of {transaction.client}"
     wanted = {(topic, each) for topic, contents in transaction.contents.items() for each in contents}
     seen = {(topic, each) for topic, each in wanted if each in visible[topic]}

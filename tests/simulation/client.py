@@ -109,7 +109,7 @@ class Client(Actor):
         raise Gone("nobody listens")
 
     def reach(self, port: int) -> bool:
-        """Whether there is a connection, which nothing has been sent by."""
+        """Return True if there is a connection, which nothing has been sent by."""
         sock = doubles.host.kernel.host.connect(port, room=self.room)
         self.sock = sock
         if sock is None:
@@ -218,8 +218,9 @@ class Client(Actor):
         return number
 
     def _should_prolong(self) -> bool:
-        """Whether the session ends soon, and was not prolonged within the last second, which is refused. Now and then
-        nobody thinks of that, and the connection is closed.
+        """Return True if the session ends soon, and was not prolonged within the last second, which is rejected.
+
+        Sometimes the client forgets it, and the connection is closed.
         """
         if not self.session_ends_ns or self._is_logging_in or self.waits:
             return False

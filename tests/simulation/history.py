@@ -255,7 +255,7 @@ class History:
             known.log_start = low_watermark
 
     def may_be_trimming(self, topic_id: bytes, partition: int) -> bool:
-        """Whether a DeleteRecords may take what was there a moment ago."""
+        """Return True if a DeleteRecords may take what was there a moment ago."""
         known = self.of(topic_id, partition)
         return known.trimming_to > known.deleted_below
 

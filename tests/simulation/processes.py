@@ -54,7 +54,7 @@ class Gate:
         return self._receiver.poll(limit) if self._is_open else ()
 
     def is_empty(self) -> bool:
-        """Whether that is nothing."""
+        """Return True if nothing has arrived."""
         return not self._is_open or self._receiver.is_empty()
 
     def open(self) -> None:

@@ -462,7 +462,7 @@ class Run:
         self.world.clock.present_ns += self.world.rng.choice((50_000, 500_000, 4 * MS))
 
     def _ask_fault(self, what: str, path: str, size: int) -> tuple[str, int] | None:
-        """Whether this operation fails, and how."""
+        """Return the fault of this operation, or None if it succeeds."""
         assert self._fault is not None
         kind = self._fault[0]
         current = doubles.host.kernel.current

@@ -170,7 +170,7 @@ class TlsEnd:
             self.flush()
 
     def flush(self) -> bool:
-        """Whether everything has left."""
+        """Return True if everything has left."""
         while self._unsent:
             try:
                 sent = self.raw.send(self._unsent)

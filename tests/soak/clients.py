@@ -50,7 +50,7 @@ class SteadyClient:
 
     @property
     def is_answered(self) -> bool:
-        """Whether all that it will ever produce is acknowledged, or will never be."""
+        """Return True if all that it will ever produce is acknowledged, or will never be."""
         is_done = self._has_ended.is_set() and self._answered == self._number
         return is_done or not self._thread.is_alive()
 

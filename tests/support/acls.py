@@ -58,7 +58,7 @@ def acl_fields(
 
 
 def gives(held: Operation, wanted: Operation) -> bool:
-    """Whether who is allowed one operation is allowed another."""
+    """Return True if a right to the operation `held` includes `wanted`."""
     return held in (wanted, Operation.ALL) or held in _IMPLIED_BY.get(wanted, ())
 
 

@@ -286,7 +286,7 @@ class ServedBroker:
         return code
 
     def is_running(self) -> bool:
-        """Whether the supervisor runs."""
+        """Return True if the supervisor runs."""
         return self._process is not None and self._process.poll() is None and is_alive(self._process.pid)
 
 

@@ -30,7 +30,7 @@ FILES_SHOWN = 10
 
 
 def is_plain(markers: str) -> bool:
-    """Whether a run of the tests with these markers leaves out what is `long`."""
+    """Return True if a run of the tests with these markers leaves out what is `long`."""
     return "not long" in markers
 
 
@@ -42,7 +42,7 @@ def is_whole_run(config: pytest.Config) -> bool:
 
 
 def is_long(*, has_own_broker: bool, seed: object) -> bool:
-    """Whether a test is `long` for what it is: a plain run starts one broker for all, and takes the first seeds."""
+    """Return True if a test is `long` by itself: a plain run has one broker for all, and takes the first seeds."""
     return has_own_broker or (isinstance(seed, int) and seed >= PLAIN_SEEDS)
 
 
@@ -52,7 +52,7 @@ _MARK = re.compile(r"pytest\.mark\.(\w+)")
 
 
 def leaves_out_all(markers: str, source: str) -> bool:
-    """Whether a plain run leaves out every test of a file for the marks of the whole file: it need not be imported."""
+    """Return True if the marks of a file leave out all of its tests in a plain run, so that it is not imported."""
     found = _FILE_MARKS.search(source)
     if found is None or not _ONLY_LEAVES_OUT.fullmatch(markers):
         return False

@@ -48,7 +48,7 @@ class Inode:
 
     @property
     def is_clean(self) -> bool:
-        """Whether a power loss would change nothing in it."""
+        """Return True if a power loss would change nothing in it."""
         return self.data == self.durable
 
 
@@ -149,7 +149,7 @@ class MemoryDisk:
         return sorted(self._names)
 
     def may_have(self, path: str) -> bool:
-        """Whether there is such a name, or a power loss now could bring it back."""
+        """Return True if there is such a name, or a power loss now could bring it back."""
         return any(path in names for names in self._history)
 
     def _new(self, *, is_directory: bool) -> Inode:

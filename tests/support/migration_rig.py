@@ -289,7 +289,7 @@ def received(client: socket.socket) -> bytes:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the broker has closed it, nothing being left to read."""
+    """Return True if the broker has closed it, nothing being left to read."""
     try:
         return client.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:

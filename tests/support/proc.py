@@ -23,7 +23,7 @@ def heed_signals() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Return True if the process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -109,7 +109,7 @@ def temporary_names() -> frozenset[str]:
 
 
 def listening(port: int) -> bool:
-    """Whether something listens on the loopback port, as the kernel's tables say; connects to nothing."""
+    """Return True if something listens on the loopback port, as the kernel's tables say; connects to nothing."""
     wanted = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError):

@@ -419,7 +419,7 @@ class Client:
         raise AssertionError(f"{len(data)} of {count} bytes came")
 
     def is_closed(self) -> bool:
-        """Whether the Processor has closed the connection, nothing being left to read."""
+        """Return True if the Processor has closed the connection, nothing being left to read."""
         try:
             return self.sock.recv(1, socket.MSG_PEEK) == b""
         except BlockingIOError:
@@ -428,7 +428,7 @@ class Client:
             return True
 
     def has_end(self) -> bool:
-        """Whether the connection was closed, unread bytes or not."""
+        """Return True if the connection was closed, unread bytes or not."""
         poller = select.poll()
         poller.register(self.sock, select.POLLRDHUP)
         return bool(poller.poll(0))

@@ -40,5 +40,5 @@ class ScramClient:
         return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
 
     def is_server(self, server_final: bytes) -> bool:
-        """Whether the server has proved that it knows the user."""
+        """Return True if the server has proved that it knows the user."""
         return server_final == b"v=" + base64.b64encode(self._signature)

@@ -114,7 +114,7 @@ def _software(scene: Scene) -> dict[str, Any]:
 
 
 def _probe(scene: Scene, connection: int) -> None:
-    """Whether the connection is there, and what it is."""
+    """Add a request that shows whether the connection is open and who has logged in."""
     api, body = scene.pick(_PROBES)
     scene.add(api, body, connection=connection)
 

@@ -20,7 +20,7 @@ OTHER = 1
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the broker closed it; anything else it may have sent would be a mistake."""
+    """Return True if the broker closed it; anything else it may have sent would be a mistake."""
     if not select.select([client], [], [], 0)[0]:
         return False
     return client.recv(1) == b""

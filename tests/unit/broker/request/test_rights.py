@@ -115,7 +115,7 @@ def names_of(row: Row) -> list[str]:
 
 
 def is_allowed(row: Row, answer: Fields | None) -> bool:
-    """Whether an answer says that the client had the right."""
+    """Return True if an answer says that the client had the right."""
     if row.shows is not None:
         return answer is not None and row.shows(answer)
     codes = set(error_codes(answer)) if answer is not None else set()
@@ -180,7 +180,7 @@ def test_request_without_acl_is_denied(world: World, row: Row, at: int, right: R
 
 
 def is_any_topic(row: Row, right: Right) -> bool:
-    """Whether the right may be for whichever topic there is."""
+    """Return True if the right may be for whichever topic there is."""
     return row.key == ApiKey.INIT_PRODUCER_ID and right.resource == ResourceType.TOPIC
 
 
