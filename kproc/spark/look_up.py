@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kproc.common.clock import NS_PER_MS, Clock, SystemClock
-from kproc.common.reading import EARLIEST, LATEST
+from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.brokers import NO_OFFSET, Cluster, TopicMetadata, UnknownTopic, cluster_of, pause
 from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses, recreated
 from kproc.spark.option_values import OptionError
@@ -153,6 +153,25 @@ class LookUp:
         """Return the end offsets for the option's isolation level. Raise UnknownTopic if a partition does not exist."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
 
+    def _high_watermarks(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Return the end offsets for read_uncommitted."""
+        return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST))
+
+    def _ends_after(
+        self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
+    ) -> Offsets:
+        """Return the end offsets for the option's isolation level.
+
+        A query that was restarted with read_committed can have read beyond an open transaction before. Its end is then
+        `start`, because nothing is lost and nothing is read twice.
+        """
+        ends = self.log_ends(partitions)
+        behind = [each for each in partitions if ends[each] < start.get(each, 0)]
+        if behind and self._options.isolation == READ_COMMITTED:
+            marks = self._high_watermarks(behind)
+            ends |= {each: start[each] for each in behind if marks[each] >= start[each]}
+        return ends
+
     def planned(self, ranges: Collection[Range], ids: TopicIds) -> PlannedLogs:
         """Return log starts and ends for a planned batch. `ids` are the ids of its topics when it was planned.
 
@@ -167,7 +186,8 @@ class LookUp:
             kept = [each for each in ranges if each.partition.topic not in again]
             ends: Offsets = {}
             try:
-                ends = self.log_ends(_existing([each.partition for each in kept], topics))
+                # The batch may have been planned without read_committed. A task waits for an open transaction.
+                ends = self._high_watermarks(_existing([each.partition for each in kept], topics))
             except UnknownTopic:
                 logger.debug("a topic of a planned batch was deleted between Metadata and ListOffsets")
             is_whole = all(ends.get(each.partition, -1) >= each.end for each in kept)
@@ -187,7 +207,7 @@ class LookUp:
             subscribed = self.subscribed(missing_ok=True)
             ends: Offsets = {}
             try:
-                ends = self.log_ends(subscribed.partitions)
+                ends = self._ends_after(start, subscribed.partitions)
             except UnknownTopic as error:
                 # A topic was deleted between Metadata and ListOffsets. Look up both again.
                 problem = error

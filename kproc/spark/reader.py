@@ -256,17 +256,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids_before, ids_now = {**self._ids, **ids_of(start)}, newest.ids
         again = recreated(ids_before, ids_now)
         target = {} if self._target is None else without_topics(self._target, again)
+        # Discard the offsets of topics that were deleted and created again, because they belong to the former topics.
+        begin = without_topics(before, again)
         end = dict(now)
         if self._target is not None:
             # A topic that was created again has no end from prepareForTriggerAvailableNow: read all of its current
-            # records.
+            # records. A target can be below `begin` only because of an open transaction (LookUp.newest).
             end = {
-                partition: min(offset, target.get(partition, offset))
+                partition: min(offset, max(target.get(partition, offset), begin.get(partition, 0)))
                 for partition, offset in now.items()
                 if partition in target or partition.topic in again
             }
-        # Discard the offsets of topics that were deleted and created again, because they belong to the former topics.
-        begin = without_topics(before, again)
         self._look_up.report_loss(
             [f"topic {topic} was deleted and created again, {_read_up_to(before, topic)}" for topic in again]
             + losses({each: begin[each] for each in begin if each in here}, end, {})
