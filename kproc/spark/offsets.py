@@ -19,8 +19,9 @@ initial offset again. `startingOffsets=latest` would then return a later one, an
 from __future__ import annotations
 
 import base64
+import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.config.values import INT_MAX, LONG_MAX
@@ -252,6 +253,23 @@ def split(
         count = 1 if each in small else _part_count(each.size, total, wanted)
         pieces += _cut(each, count)
     return pieces
+
+
+def combined(pieces: Sequence[Range], tasks_max: int | None) -> list[list[Range]]:
+    """Return the ranges of each task. If there are more than `tasks_max` pieces, pieces share a task.
+
+    Each task gets about as many offsets: the largest pieces are placed first, each into the task with the fewest. The
+    result depends on the arguments only, so that a batch that is run again has the same tasks.
+    """
+    if tasks_max is None or len(pieces) <= tasks_max:
+        return [[each] for each in pieces]
+    tasks: list[list[Range]] = [[] for _ in range(tasks_max)]
+    sizes = [(0, number) for number in range(tasks_max)]
+    for each in sorted(pieces, key=lambda piece: (-piece.size, piece)):
+        size, number = sizes[0]
+        tasks[number].append(each)
+        heapq.heapreplace(sizes, (size + each.size, number))
+    return [sorted(task) for task in tasks]
 
 
 def _part_count(size: int, total: int, wanted: int) -> int:

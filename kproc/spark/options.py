@@ -96,6 +96,7 @@ class SourceOptions:
     max_delay_ms: int = 15 * 60_000
     max_bytes: int | None = None
     min_partitions: int | None = None
+    max_partitions: int | None = None
     max_records: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -140,6 +141,7 @@ _SIMPLE: Final[OptionTable] = {
     "maxTriggerDelay": ("max_delay_ms", read_time_ms),
     "maxBytesPerTrigger": ("max_bytes", read_byte_count),
     "minPartitions": ("min_partitions", read_count),
+    "maxPartitions": ("max_partitions", read_count),
     "maxRecordsPerPartition": ("max_records", read_long),
     "failOnDataLoss": ("fail_on_data_loss", read_flag),
     "includeHeaders": ("include_headers", read_flag),
@@ -402,6 +404,11 @@ def _check_together(options: SourceOptions) -> None:
     low, high = options.min_offsets, options.max_offsets
     if low is not None and high is not None and low > high:
         raise OptionError(f"minOffsetsPerTrigger ({low}) is above maxOffsetsPerTrigger ({high})")
+    low, high = options.min_partitions, options.max_partitions
+    if low is not None and high is not None and low > high:
+        raise OptionError(f"minPartitions ({low}) is above maxPartitions ({high})")
+    if high is not None and options.max_records is not None:
+        raise OptionError("give either maxPartitions, which limits the tasks, or maxRecordsPerPartition")
     subscribed = options.subscription
     for position in (options.starting, options.ending):
         named = {partition for partition, _ in position.each}

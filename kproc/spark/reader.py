@@ -27,6 +27,7 @@ from kproc.client.requests import commit_fields
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.spark.brokers import pause
 from kproc.spark.initial import InitialOffsets
+from kproc.spark.input_partitions import input_partitions, read_partition
 from kproc.spark.look_up import LogEnds, LookUp
 from kproc.spark.offsets import (
     Offsets,
@@ -49,7 +50,6 @@ from kproc.spark.options import SourceOptions, parse_source
 from kproc.spark.requirements import require_spark
 from kproc.spark.schema import columns_of
 from kproc.spark.sizes import limited_by_bytes
-from kproc.spark.task import read_range
 from kproc.spark.user_errors import sentence_first, sentence_first_rows
 from kproc.wire.header import ApiKey
 
@@ -70,32 +70,6 @@ IDLE_MS_MIN: Final = 10
 IDLE_MS_MAX: Final = 200
 COMMIT_MS: Final = 2_000
 """Longest time, in ms, that a commit of offsets for lag tools may delay a query."""
-
-
-class TopicRange(InputPartition):
-    """One task's range of one partition, and the id that its topic had when the range was planned."""
-
-    def __init__(self, wanted: Range, topic_id: bytes | None = None) -> None:
-        super().__init__(tuple(wanted))
-        self.wanted = wanted
-        self.topic_id = topic_id
-
-    def __repr__(self) -> str:
-        return f"{self.wanted.partition}[{self.wanted.start}..{self.wanted.end})"
-
-
-def records_of(
-    options: SourceOptions, columns: Sequence[str], partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's range.
-
-    If the read has no ranges, Spark still creates one task, whose partition has no range.
-    """
-    if isinstance(partition, TopicRange):
-        return read_range(options, columns, partition.wanted, partition.topic_id)
-    if partition.value is not None:
-        raise TypeError(f"{partition!r} is not a range of a topic")
-    return iter(())
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -125,17 +99,17 @@ class BatchReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition for each task, cut by minPartitions and maxRecordsPerPartition."""
+        """Return the work of each task, by minPartitions, maxPartitions and maxRecordsPerPartition."""
         options = self.options
         look_up = LookUp(options)
         subscribed = look_up.subscribed()
         ranges = ranges_of(*look_up.bounds(subscribed.partitions))
         pieces = split(ranges, records_max=options.max_records, partitions_min=options.min_partitions)
-        return [TopicRange(each, subscribed.ids.get(each.partition.topic)) for each in pieces]
+        return input_partitions(pieces, subscribed.ids, tasks_max=options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one range, in the task."""
-        return sentence_first_rows(records_of(self.options, self.columns, partition))
+        """Yield the records of a partition, in its task."""
+        return sentence_first_rows(read_partition(self.options, self.columns, partition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +315,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = split(
             ranges, records_max=self.options.max_records, partitions_min=self.options.min_partitions
         )
-        return [TopicRange(each, ids.get(each.partition.topic)) for each in pieces]
+        return input_partitions(pieces, ids, tasks_max=self.options.max_partitions)
 
     def _report_planned(self, begin: Offsets, last: Offsets, ranges: list[Range], ids: TopicIds) -> None:
         """Report lost records of a planned batch. Its tasks stay the same, as a repeated run of the batch requires."""
@@ -366,8 +340,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look_up.report_loss(sentences + losses(begin, last, logs.starts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one range, in the task."""
-        return sentence_first_rows(records_of(self.options, self.columns, partition))
+        """Yield the records of a partition, in its task."""
+        return sentence_first_rows(read_partition(self.options, self.columns, partition))
 
     # -- afterwards
 

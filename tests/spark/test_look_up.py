@@ -22,9 +22,9 @@ from kproc.client import ApiError
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.reading import EARLIEST, LATEST
 from kproc.spark.brokers import Cluster, UnknownTopic
+from kproc.spark.input_partitions import TopicRange
 from kproc.spark.look_up import DataLoss, LookUp
 from kproc.spark.offsets import TopicPartition
-from kproc.spark.reader import TopicRange
 from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey
 from tests.support.spark_readers import batch, values

@@ -154,6 +154,8 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
         ({"endingTimestamp": "1"}, ["a stream has no end"]),
         ({"maxOffsetsPerTrigger": "0"}, ["at least 1"]),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, ["minOffsetsPerTrigger (6) is above"]),
+        ({"maxPartitions": "5", "minPartitions": "6"}, ["minPartitions (6) is above maxPartitions (5)"]),
+        ({"maxPartitions": "5", "maxRecordsPerPartition": "6"}, ["either maxPartitions"]),
         ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay is like", "'soon'"]),
         ({"maxBytesPerTrigger": "0"}, ["at least 1"]),
         ({"failOnDataLoss": "yes"}, ["true or false"]),
