@@ -352,8 +352,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self.options.commit_group is None:
             return
+        # Brokers reject offsets of missing topics, and the retries would delay each batch by COMMIT_MS.
+        offsets = {each: offset for each, offset in from_json(end).items() if each not in self._gone}
         try:
-            commit_offsets(self._look_up, self.options.commit_group, from_json(end))
+            commit_offsets(self._look_up, self.options.commit_group, offsets)
             self._commit_failed = False
         except ClientError as error:
             if not self._commit_failed:

@@ -635,6 +635,26 @@ def test_offsets_are_committed_for_lag_tools(broker: BrokerUnderTest, topic: Top
     assert [each.offset for each in found] == [0, 7]
 
 
+@pytest.mark.usefixtures("short_looks")
+def test_commit_leaves_out_offsets_of_missing_topics(
+    broker: BrokerUnderTest,
+    topic: TopicFactory,
+    requests_sent: list[ApiKey],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With failOnDataLoss=false a missing topic keeps its offset, which a broker would not commit."""
+    kept, gone = topic(), topic(stem="gone")
+    reader = stream(broker.bootstrap, subscribe=f"{kept},{gone}", commitGroup="left", failOnDataLoss="false")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([gone])[gone].result(PATIENCE_SECONDS)
+    end = reader.latestOffset(end, ReadAllAvailable())
+    assert without_notes(end) == {gone: {"0": 0}, kept: {"0": 0}}
+    reader.commit(end)
+    assert requests_sent.count(ApiKey.OFFSET_COMMIT) == 1
+    assert "are not committed" not in caplog.text
+
+
 @contextmanager
 def restarting(tmp_path: Path) -> Iterator[ServedBroker]:
     from bench.peers.base import free_ports
