@@ -78,5 +78,11 @@ class InitialOffsets:
             # Sync the file before the rename: the rename can reach the disk before the data, and a crash would leave an
             # empty file. The rename is atomic, so that a reader never sees half a document.
             beside.replace(self.path)
+            # Sync the directory, too: a power loss could otherwise take the new name away (fsync(2)).
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         except OSError as error:
             raise OptionError(f"checkpointState: cannot write {self.path}: {error.strerror}") from error

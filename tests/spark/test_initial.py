@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,20 @@ def without_notes(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_checkpoint_state_keeps_where_a_query_began(
-    broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path
+    broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    synced: list[bool] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
     name = topic()
     options = {"subscribe": name, "checkpointState": str(tmp_path / "new" / "state")}
     assert without_notes(stream(broker.bootstrap, **options).initialOffset()) == {name: {"0": 0}}
+    assert synced == [False, True], "the file, then its name"
     send(broker.bootstrap, name, numbered(0, 3))
     assert without_notes(stream(broker.bootstrap, **options).initialOffset()) == {name: {"0": 0}}
     # Another source of the same query has a file of its own.
