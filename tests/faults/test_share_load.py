@@ -1,14 +1,13 @@
 """Many records through one share group while its members and roles of kproc are killed.
 
 Every record is accepted, none comes again without a reason, and a record that is rejected, or released until its
-delivery count reaches the limit, has exactly one dead letter.
+delivery count reaches the limit, has one dead letter, or more if a role died between them.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -53,13 +52,17 @@ def test_share_group_processes_every_record_under_kills(
     tmp_path: Path, pytestconfig: pytest.Config, make: str, members: int, records: int, kills: int
 ) -> None:
     source = random.Random(int(pytestconfig.getoption("seed")))
+    # Kafka has dead letters since 4.4, and rejects their settings before. kproc always has them.
+    has_dead_letters = make == "kproc" or not KAFKA_VERSION.startswith("4.3.")
     with either_broker(make, tmp_path, SHARE_SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic(JOBS, partitions=PARTITIONS)
             client.create_topic(DEAD, partitions=2)
         with ShareScene(broker, tmp_path, JOBS, "workers") as scene:
-            scene.configure("errors.deadletterqueue.group.enable", "true", resource=DEAD, kind=TOPIC_RESOURCE)
-            scene.configure("errors.deadletterqueue.topic.name", DEAD)
+            if has_dead_letters:
+                enable = "errors.deadletterqueue.group.enable"
+                scene.configure(enable, "true", resource=DEAD, kind=TOPIC_RESOURCE)
+                scene.configure("errors.deadletterqueue.topic.name", DEAD)
             scene.start(members - 1)
             scene.start(1, "async")
             load = threading.Thread(target=scene.produce, args=(map(rule, range(records)), PARTITIONS))
@@ -82,13 +85,6 @@ def test_share_group_processes_every_record_under_kills(
             scene.wait_accepted()
             scene.wait_drained()
             scene.check()
-            # Kafka has dead letters since 4.4; kproc always has.
-            if broker.is_kproc or not KAFKA_VERSION.startswith("4.3."):
-                wanted = scene.produced["r"] | scene.produced["L"]
-                wait_until(
-                    lambda: wanted <= set(scene.dead_letters(DEAD, 2)), seconds=30, what="their dead letters"
-                )
-                counts = Counter(scene.dead_letters(DEAD, 2))
-                assert set(counts) == wanted
-                assert not [place for place, count in counts.items() if count != 1]
+            if has_dead_letters:
+                scene.check_dead_letters(DEAD, 2, "rL")
             scene.close(*scene.members)

@@ -5,13 +5,14 @@ What must hold of each record:
     a confirmed acceptance or rejection is the end: no delivery begins behind it
     a delivery follows another only after a release, the end of a lock, or a death or pause of somebody
     delivery counts begin at 1, and rise by one with each delivery, unless a role died that knew of it
+    a record has a second dead letter only if a role died between the two, because kproc archives it after writing it
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,9 +39,20 @@ class Answer(NamedTuple):
 class Disturbances:
     """When something happened that may redeliver records, by wall clock in ms, with the members that it concerned."""
 
-    deaths: list[tuple[int, int]]  # (time, member)
+    # (begin, end, member): other members can get its records before the test notices its death.
+    deaths: list[tuple[int, int, int]]
     roles: list[tuple[int, int]]  # (begin, end) of a role's death, until its successor has begun
     stale: set[int]  # Members that were paused: they show records long after they acquired them.
+
+    def has_member_death(self, before_ms: int, after_ms: int) -> bool:
+        """Return True if a member died or was paused between two times."""
+        return any(
+            begin <= after_ms + SLACK_MS and end >= before_ms - SLACK_MS for begin, end, _ in self.deaths
+        )
+
+    def has_role_death(self, before_ms: int, after_ms: int, lock_ms: int) -> bool:
+        """Return True if a role died between two times, or so shortly before that the effect can be later."""
+        return any(begin <= after_ms + SLACK_MS and end >= before_ms - lock_ms for begin, end in self.roles)
 
 
 class History:
@@ -82,7 +94,7 @@ class History:
 
     def accepted(self, disturbances: Disturbances) -> set[Place]:
         """Return the records that were accepted, and confirmed unless a death can have swallowed the answer."""
-        silent = disturbances.stale | {member for _, member in disturbances.deaths}
+        silent = disturbances.stale | {member for *_, member in disturbances.deaths}
         return {
             place
             for place, found in list(self.deliveries.items())
@@ -124,13 +136,8 @@ class History:
         is_released = before.action == "RELEASE"
         # A member's lock began before its poll returned the record: at most half a lock before, as the polls are short.
         is_lock_over = after.at_ms - before.at_ms >= lock_ms // 2
-        is_dead = any(
-            at >= before.at_ms - SLACK_MS and at <= after.at_ms + SLACK_MS for at, _ in disturbances.deaths
-        )
-        is_role_dead = any(
-            begin <= after.at_ms + SLACK_MS and end >= before.at_ms - lock_ms
-            for begin, end in disturbances.roles
-        )
+        is_dead = disturbances.has_member_death(before.at_ms, after.at_ms)
+        is_role_dead = disturbances.has_role_death(before.at_ms, after.at_ms, lock_ms)
         if not (is_released or is_lock_over or is_dead or is_role_dead):
             yield "delivered again without a reason"
         if after.count <= before.count and not is_role_dead:
@@ -139,3 +146,18 @@ class History:
         is_unreported = is_dead or bool(disturbances.stale)
         if after.count > before.count + 1 and not (is_lock_over or is_role_dead or is_unreported):
             yield f"count {after.count} after {before.count}"
+
+
+def dead_letter_problems(
+    letters: Mapping[Place, Sequence[int]], wanted: set[Place], lock_ms: int, disturbances: Disturbances
+) -> Iterable[str]:
+    """Yield a line for each record with a dead letter that it must not have.
+
+    letters: the times in ms of each record's dead letters. wanted: the records that must have one.
+    """
+    for place, times in letters.items():
+        if place not in wanted:
+            yield f"{place}: a dead letter of another record: {times}"
+        for before, after in itertools.pairwise(sorted(times)):
+            if not disturbances.has_role_death(before, after, lock_ms):
+                yield f"{place}: another dead letter without a reason: {times}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from tests.support.groups import find_coordinator
 from tests.support.java_programs import JavaProgram, program_command
 from tests.support.kafka_jars import classpath
 from tests.support.raw import RawClient
-from tests.support.share_deliveries import Disturbances, History, Place
+from tests.support.share_deliveries import Disturbances, History, Place, dead_letter_problems
 from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 GROUP_RESOURCE, TOPIC_RESOURCE = 32, 2
@@ -147,24 +148,27 @@ class ShareScene:
 
     def kill(self, member: ShareMember) -> None:
         """Send SIGKILL to a member."""
+        begin = now_ms()
         member.kill()
-        self._gone(member)
+        self._gone(member, begin)
 
     def close(self, *members: ShareMember) -> None:
         """Let members leave the group."""
         for member in members:
+            begin = now_ms()
             assert member.close() == 0, member.said()
             assert member.has_closed, member.said()
-            self._gone(member)
+            self._gone(member, begin)
 
-    def _gone(self, member: ShareMember) -> None:
+    def _gone(self, member: ShareMember, begin_ms: int) -> None:
         self.members.remove(member)
-        self._disturbances.deaths.append((now_ms(), member.number))
+        self._disturbances.deaths.append((begin_ms, now_ms(), member.number))
 
     def pause(self, member: ShareMember) -> None:
         """Stop a process. Its records go to others when their locks or its session end."""
+        begin = now_ms()
         member.signal(signal.SIGSTOP)
-        self._disturbances.deaths.append((now_ms(), member.number))
+        self._disturbances.deaths.append((begin, now_ms(), member.number))
         self._disturbances.stale.add(member.number)
 
     def resume(self, member: ShareMember) -> None:
@@ -213,16 +217,30 @@ class ShareScene:
         wanted = set().union(*(places for rule, places in self.produced.items() if rule in ACCEPTED_AT_LAST))
         return wanted - self.history.accepted(self._disturbances)
 
-    def dead_letters(self, topic: str, partitions: int) -> list[Place]:
-        """Return the places of the records of which `topic` has dead letters."""
-        found = []
+    def check_dead_letters(self, topic: str, partitions: int, rules: str) -> None:
+        """Check that exactly the records of these rules have a dead letter, and none a second without a reason."""
+        wanted = set().union(*(self.produced[rule] for rule in rules))
+
+        def all_letters() -> dict[Place, list[int]]:
+            found = self._dead_letters(topic, partitions)
+            missing = sorted(wanted - found.keys())
+            assert not missing, (len(missing), missing[:5])
+            return found
+
+        letters = wait_until(all_letters, seconds=30, what="a dead letter of each record")
+        problems = list(dead_letter_problems(letters, wanted, self.lock_ms, self._disturbances))
+        assert not problems, (len(problems), self._disturbances, problems[:5])
+
+    def _dead_letters(self, topic: str, partitions: int) -> dict[Place, list[int]]:
+        """Return the times in ms of the dead letters of each record that has some in `topic`."""
+        found: dict[Place, list[int]] = defaultdict(list)
         for message in read_messages(self.broker.bootstrap, topic, partitions, isolation="read_uncommitted"):
             headers = {name: (value or b"").decode() for name, value in message.headers()}
             assert headers["__dlq.errors.group"] == self.group, headers
             place = (f"__dlq.errors.{part}" for part in ("topic", "partition", "offset"))
             name, index, offset = (headers[part] for part in place)
-            found.append((name, int(index), int(offset)))
-        return sorted(found)
+            found[name, int(index), int(offset)].append(message.timestamp()[1])
+        return found
 
     def check(self) -> None:
         """No record was delivered without a reason, and counts are right."""
