@@ -27,6 +27,7 @@ _DAY_MS: Final = 86_400_000
 _PARTITIONS: Final = 60
 _SEGMENTS: Final = 2_000
 _WIDE: Final = 4_900  # Just below the most partitions of a Fetch.
+_GROUPS: Final = 20
 
 # A request: API, version, fields.
 _Request = tuple[ApiKey, int, Fields]
@@ -202,6 +203,40 @@ def _wide_share_fetches(bootstrap: str) -> None:
             client.close()
 
 
+def _create_wide_shared(client: RawClient) -> None:
+    client.create_topic("flood-groups", partitions=_WIDE)
+    for at in range(_GROUPS):
+        find_coordinator(client, f"wide-{at}")
+
+
+def _wide_share_groups(bootstrap: str) -> None:
+    """20 share groups whose first member subscribes to 4,900 partitions, until each of them has its partitions."""
+    with RawClient(bootstrap, timeout=300) as client:
+        epochs = dict.fromkeys(range(_GROUPS), 0)
+        while epochs:
+            for at, epoch in list(epochs.items()):
+                fields: Fields = {"group_id": f"wide-{at}", "member_id": MEMBER, "rack_id": None}
+                fields |= {"member_epoch": epoch, "subscribed_topic_names": ["flood-groups"]}
+                answer = client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
+                epochs[at] = answer["member_epoch"]
+                if answer["assignment"] and answer["assignment"]["topic_partitions"]:
+                    del epochs[at]
+
+
+def _alter_share_offsets(bootstrap: str) -> None:
+    """20 connections that set the start offsets of 4,900 partitions of the same group, and a deletion of them."""
+    rows = [{"partition_index": at, "start_offset": 0} for at in range(_WIDE)]
+    fields = {"group_id": "altered", "topics": [{"topic_name": "flood-altered", "partitions": rows}]}
+    _send_all(bootstrap, [[(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, fields)] for _ in range(_GROUPS)])
+    fields = {"group_id": "altered", "topics": [{"topic_name": "flood-altered"}]}
+    _send_all(bootstrap, [[(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, fields)]])
+
+
+def _create_altered(client: RawClient) -> None:
+    client.create_topic("flood-altered", partitions=_WIDE)
+    find_coordinator(client, "altered")
+
+
 def _create_to_delete(client: RawClient) -> None:
     client.create_topic("flood-delete", partitions=_WIDE)
     for first in range(0, _WIDE, 700):
@@ -224,5 +259,7 @@ FLOODS: Final = (
     Flood("share groups of many names", _share_subscriptions),
     Flood("waiting Fetch of many partitions", _wide_fetches, _create_wide),
     Flood("waiting ShareFetch of many partitions", _wide_share_fetches, _create_shared),
+    Flood("share groups of many partitions", _wide_share_groups, _create_wide_shared),
+    Flood("AlterShareGroupOffsets of many partitions", _alter_share_offsets, _create_altered),
     Flood("deletion of many open partitions", _delete_topic, _create_to_delete),
 )

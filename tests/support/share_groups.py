@@ -68,7 +68,7 @@ class MemoryStates:
         def delete(keys: Sequence[str], on_codes: OnCodes) -> None:
             self.calls.append(lambda: on_codes([self._delete(each) for each in keys]))
 
-        return ShareStates(initialize, delete)
+        return ShareStates(initialize, delete, self.calls.append)
 
     def _initialize(self, key: str, state: InitializeState) -> int:
         if self.error:

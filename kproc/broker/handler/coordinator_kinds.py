@@ -77,7 +77,7 @@ def _share_states(services: Services) -> ShareStates:
         else:
             DELETE_STATE.send_for_handler(services, [Item(key, DeleteState()) for key in keys], on_codes)
 
-    return ShareStates(initialize, delete)
+    return ShareStates(initialize, delete, lambda work: services.owner.purgatory.defer(work))
 
 
 class _GroupConfigs:

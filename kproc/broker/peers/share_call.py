@@ -52,14 +52,18 @@ def initialize_states(
     If the topic cannot be created, the outcomes are NOT_COORDINATOR, as for every operation without the topic.
     """
 
-    def send(_reply: Changed | Lost | None) -> None:
+    def send() -> None:
         INITIALIZE_STATE.send_for_handler(services, items, on_done)
 
+    def on_created(_reply: Changed | Lost) -> None:
+        # The calls of many groups can wait for the topic.
+        services.owner.purgatory.defer(send)
+
     if services.image.topic(SHARE_STATE_TOPIC) is not None:
-        send(None)
+        send()
     else:
         body = Change("auto_create_topics", {"names": [SHARE_STATE_TOPIC]})
-        services.peers.ask_controller(CHANGE, body, send)
+        services.peers.ask_controller(CHANGE, body, on_created)
 
 
 @INITIALIZE_STATE.handler

@@ -54,6 +54,20 @@ class DelayedOperation:
         self.complete()
 
 
+class _DeferredWork(DelayedOperation):
+    """Slow work that waits for a duty cycle without another slow operation."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, due_ns: int, work: Callable[[], object]) -> None:
+        super().__init__(due_ns)
+        self.is_slow = True
+        self._work = work
+
+    def on_complete(self) -> None:
+        self._work()
+
+
 class Purgatory:
     """Watch lists by key, and the deadlines of all parked operations. The caller supplies the clock.
 
@@ -88,6 +102,10 @@ class Purgatory:
             self.watchers.setdefault(key, {})[operation] = None
         self.deadlines.bring_forward(operation, operation.deadline_ns)
         self._due.bring_forward(operation.deadline_ns)
+
+    def defer(self, work: Callable[[], object]) -> None:
+        """Run work of more than 1 ms in a later duty cycle, in which no other slow operation runs."""
+        self.watch(_DeferredWork(self._now_ns(), work), ())
 
     def is_watched(self, key: Hashable) -> bool:
         return key in self.watchers
@@ -137,7 +155,8 @@ class Purgatory:
         has_slow = False
         for operation in self.deadlines.pop_due(now_ns):
             if operation.is_slow and has_slow:
-                self.deadlines.bring_forward(operation, now_ns)  # For a later duty cycle.
+                # For a later duty cycle, in the order of their deadlines.
+                self.deadlines.bring_forward(operation, min(operation.deadline_ns, now_ns))
             elif operation.is_slow and now_ns < operation.deadline_ns:
                 has_slow = True
                 count += self._try_again(operation)

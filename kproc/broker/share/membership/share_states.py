@@ -18,9 +18,10 @@ from kproc.common.errors import ErrorCode
 T = TypeVar("T")
 # A callback that gets the error code of each item, in the order of the items.
 OnCodes = Callable[[list[int]], None]
-# Limit of the items in one call. A topic can have thousands of partitions, and the size of a call between Handlers is
-# limited.
-ITEMS_AT_ONCE: Final = 500
+# Limit of the items in one call. A topic can have thousands of partitions, and an item takes 60 us.
+ITEMS_AT_ONCE: Final = 200
+# Calls with more items take turns, because many groups can have them at the same time.
+_FREE_ITEMS: Final = 20
 
 
 class ShareStates(msgspec.Struct, frozen=True):
@@ -28,6 +29,8 @@ class ShareStates(msgspec.Struct, frozen=True):
 
     initialize: Callable[[Sequence[tuple[str, InitializeState]], OnCodes], None]
     delete: Callable[[Sequence[str], OnCodes], None]
+    # Runs a function later. The Handler runs one of them in a duty cycle.
+    defer: Callable[[Callable[[], None]], None]
 
     def initialize_all(
         self,
@@ -41,7 +44,7 @@ class ShareStates(msgspec.Struct, frozen=True):
         is_over: returns True when no further calls may be sent. The remaining states get NOT_COORDINATOR.
         """
         items = [(state_key(group_id, *each), state) for each, state in partitions.items()]
-        _send_in_parts(self.initialize, items, on_done, is_over)
+        self._send_in_parts(self.initialize, items, on_done, is_over)
 
     def delete_all(
         self,
@@ -56,35 +59,39 @@ class ShareStates(msgspec.Struct, frozen=True):
             failed = {topic_id for (topic_id, _), code in zip(pairs, codes, strict=True) if code}
             on_done(topics.keys() - failed, next((code for code in codes if code), 0))
 
-        _send_in_parts(self.delete, [state_key(group_id, *each) for each in pairs], on_codes)
+        self._send_in_parts(self.delete, [state_key(group_id, *each) for each in pairs], on_codes)
 
+    def _send_in_parts(
+        self,
+        send: Callable[[Sequence[T], OnCodes], None],
+        items: Sequence[T],
+        on_done: OnCodes,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Send items a part at a time, until `is_over`. `on_done` gets the codes of all items at the end.
 
-def _send_in_parts(
-    send: Callable[[Sequence[T], OnCodes], None],
-    items: Sequence[T],
-    on_done: OnCodes,
-    is_over: Callable[[], bool] = lambda: False,
-) -> None:
-    """Send items a part at a time, until `is_over`. `on_done` gets the codes of all items at the end.
+        Items that were not sent get NOT_COORDINATOR.
+        """
+        codes: list[int] = []
 
-    Items that were not sent get NOT_COORDINATOR.
-    """
-    codes: list[int] = []
+        def send_part() -> None:
+            # Another Handler may coordinate the group now. The remaining calls could reset states that it has
+            # initialized since.
+            if is_over():
+                on_part([int(ErrorCode.NOT_COORDINATOR)] * (len(items) - len(codes)))
+            else:
+                send(items[len(codes) : len(codes) + ITEMS_AT_ONCE], on_part)
 
-    def on_part(part: list[int]) -> None:
-        codes.extend(part)
-        left = len(items) - len(codes)
-        # Another Handler may coordinate the group now. The remaining calls could reset states that it has
-        # initialized since.
-        if left and is_over():
-            codes.extend([int(ErrorCode.NOT_COORDINATOR)] * left)
-            left = 0
-        if left:
-            send(items[len(codes) : len(codes) + ITEMS_AT_ONCE], on_part)
-        else:
-            on_done(codes)
+        def on_part(part: list[int]) -> None:
+            codes.extend(part)
+            if len(codes) == len(items):
+                on_done(codes)
+            elif len(items) > _FREE_ITEMS:
+                self.defer(send_part)
+            else:
+                send_part()
 
-    on_part([])
+        on_part([])
 
 
 def _unavailable(items: Sequence[object], on_codes: OnCodes) -> None:
@@ -92,4 +99,4 @@ def _unavailable(items: Sequence[object], on_codes: OnCodes) -> None:
 
 
 # For tools and tests that have no share coordinator.
-NO_SHARE_STATES: Final = ShareStates(_unavailable, _unavailable)
+NO_SHARE_STATES: Final = ShareStates(_unavailable, _unavailable, lambda work: work())

@@ -123,10 +123,13 @@ class StoredStates:
 
         def is_over() -> bool:
             # Stop if the states are being deleted, or if another Handler coordinates the group. It may initialize them
-            # at the same epoch, and our later calls would reset them.
+            # at the same epoch, and our later calls would reset them. A concurrent request may have initialized a topic
+            # meanwhile, which is no reason to stop.
             topics = group.state.topics
-            known = topics.initialized if keeps_existing else topics.initializing
-            return not (self.is_current(group) and topic_ids <= known.keys())
+            known = set(topics.initialized)
+            if not keeps_existing:
+                known |= topics.initializing.keys()
+            return not (self.is_current(group) and topic_ids <= known)
 
         def on_codes(codes: list[int]) -> None:
             if ErrorCode.FENCED_STATE_EPOCH in codes:

@@ -106,8 +106,8 @@ class Acquisition(DelayedOperation):
     def start(self) -> None:
         """Start with the first partition's owner, or in a later duty cycle if there are many partitions."""
         if self.is_slow:
-            start = _AcquisitionStart(self, self._services.clock.now_ns())
-            self._services.owner.purgatory.watch(start, ())
+            # The start takes up to 20 ms, and 100 clients can send such a ShareFetch in one duty cycle.
+            self._services.owner.purgatory.defer(self.start_now)
         else:
             self.start_now()
 
@@ -298,20 +298,6 @@ class Acquisition(DelayedOperation):
         for owner, watch in watches.items():
             body = CancelWatch(self._services.image.version, watch)
             call_owner(self._services, owner, CANCEL_WATCH, body, _ignore)
-
-
-class _AcquisitionStart(DelayedOperation):
-    """The start of an acquisition from many partitions, which takes up to 20 ms. One starts in a duty cycle."""
-
-    __slots__ = ("_acquisition",)
-
-    def __init__(self, acquisition: Acquisition, now_ns: int) -> None:
-        super().__init__(now_ns)
-        self.is_slow = True
-        self._acquisition = acquisition
-
-    def on_complete(self) -> None:
-        self._acquisition.start_now()
 
 
 def _ignore(_reply: Reply | Lost) -> None:

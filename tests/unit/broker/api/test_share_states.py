@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
-from kproc.broker.peers.coordinator_call import Item
+from kproc.broker.peers.coordinator_call import Item, ItemOperation
 from kproc.broker.peers.share_call import READ_SUMMARY, initialize_states
 from kproc.broker.share.state.messages import InitializeState, PersistedState, ReadSummary, state_key
 from kproc.common.errors import ErrorCode
@@ -130,3 +130,25 @@ def test_handlers_of_groups_and_partitions_use_the_same_states(rig: HandlerRig) 
         rig.settle()
     state = PersistedState(1, 0, 7, 0)
     assert found == [[0, 0, 0], [state] * 3] * 2
+
+
+def test_calls_that_wait_for_missing_topic_take_turns(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many groups can wait for it, each with the states of many partitions."""
+    rig = start()
+    rig.controller_serves = {"auto_create_topics"}
+    topic_id = rig.create_topic("t")
+    handler = rig.handler(0)
+    cycles: list[int] = []
+    send = ItemOperation.send_for_handler
+
+    def counted(operation: Any, *arguments: Any) -> None:
+        cycles.append(handler.cycle_count)
+        send(operation, *arguments)
+
+    monkeypatch.setattr(ItemOperation, "send_for_handler", counted)
+    codes: list[int] = []
+    for group_id in "gh":
+        items = [Item(state_key(group_id, topic_id, 0), InitializeState(1))]
+        initialize_states(parts_of(handler).services, items, codes.extend)
+    rig.settle()
+    assert (codes, len(set(cycles))) == ([0, 0], 2)

@@ -311,3 +311,19 @@ def test_slow_operation_completes_after_an_event(purgatory: Purgatory, clock: Ma
     purgatory.check("a")
     assert (purgatory.expire(), operation.completions, operation.expirations) == (1, 1, 0)
     assert (len(purgatory), purgatory.watch_count, purgatory.watchers) == (0, 0, {})
+
+
+def test_deferred_work_runs_in_order_one_per_cycle(purgatory: Purgatory, clock: ManualClock) -> None:
+    done: list[str] = []
+
+    def defer(name: str) -> None:
+        purgatory.defer(lambda: done.append(name))
+
+    purgatory.defer(lambda: defer("c"))
+    for name in "ab":
+        defer(name)
+    clock.advance_ns(1)
+    for count in range(4):
+        assert done == ["a", "b", "c"][: max(0, count - 1)]
+        purgatory.expire()
+    assert (done, len(purgatory)) == (["a", "b", "c"], 0)

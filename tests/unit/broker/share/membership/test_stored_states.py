@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from kproc.broker.share.membership import share_states
@@ -110,6 +112,42 @@ def test_deletion_stops_the_initialization_of_many_states(monkeypatch: pytest.Mo
     assert not rig.states.states
     assert list(results[0].codes["t"].values()) == [0, 0, *[ErrorCode.NOT_COORDINATOR] * 3]
     assert len(rig.coordinator) == 0
+
+
+def test_calls_for_many_states_are_small_and_take_turns() -> None:
+    """All states of a topic took 30 ms, and of several groups that at the same time."""
+    rig = ShareRig({"t": 450})
+    sizes: list[int] = []
+    initialize = rig.states.functions().initialize
+    states = share_states.ShareStates(
+        lambda items, on_codes: (sizes.append(len(items)), initialize(items, on_codes))[1],
+        rig.states.functions().delete,
+        rig.states.calls.append,
+    )
+    done: list[list[int]] = []
+    for group_id in ("g", "h"):
+        wanted = {(T, each): InitializeState(1, 0) for each in range(450)}
+        states.initialize_all(group_id, wanted, lambda: False, done.append)
+    seen = []
+    while rig.states.calls:
+        rig.states.calls.pop(0)()
+        seen.append(sum(sizes))
+    # Each turn sends one call; the next event is its response.
+    assert sizes == [200, 200, 200, 200, 50, 50]
+    assert max(after - before for before, after in pairwise([0, *seen])) == 200
+    assert done == [[0] * 450] * 2
+
+
+def test_concurrent_changes_of_many_offsets_succeed() -> None:
+    """The first one ends the initialization of the topic while the second one waits for its turn."""
+    rig = ShareRig({"t": 30})
+    results: list[ChangedShareOffsets] = []
+    for offset in (7, 8):
+        request = AlterShareOffsets({"t": dict.fromkeys(range(30), offset)})
+        rig.coordinator.change_share_offsets("g", request, results.append)
+    rig.run_all()
+    assert [set(each.codes["t"].values()) for each in results] == [{0}, {0}]
+    assert {each.start_offset for each in rig.states.states.values()} == {8}
 
 
 @pytest.mark.parametrize("fails_first", [False, True])

@@ -164,6 +164,25 @@ def test_full_table_visits_few_share_partitions(owner: ShareOwner, monkeypatch: 
     assert owner.shares.find(keys[1]) is None
 
 
+def test_many_changed_states_are_written_in_several_steps(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session with thousands of partitions can end, or lose its locks, at once."""
+    monkeypatch.setattr(share_partitions, "PARTITIONS_AT_ONCE", 1)
+    owner.produce(1)
+    owner.produce(1, index=1)
+    parts = owner.part(), owner.part(index=1)
+    owner.acquire(ANN, *parts)
+    owner.acquire(ANN, *parts)
+    sends = owner.states.sends
+    expired = calls_of(monkeypatch, "expire")
+    owner.rig.advance_ms(LOCK_MS)
+    assert len(expired) == 2
+    owner.release(ANN)
+    assert owner.states.sends == sends + 2
+    assert [each.delivery_complete_count for each in owner.states.writes[-2:]] == [0, 0]
+
+
 # -- the table -----------------------------------------------------------------------------------------------
 
 
