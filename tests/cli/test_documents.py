@@ -63,11 +63,14 @@ def shell(path: str, tmp_path: Path) -> Shell:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH")
 def test_security_document_and_second_day_run_as_typed(shell: Shell, tmp_path: Path) -> None:
     """In one directory, because the second document continues where the first one ends."""
-    ports = free_ports(3)
+    *ports, control, metrics = free_ports(5)
     blocks = [*code_to_run("kproc/SECURITY.md", "sh"), *code_to_run("kproc/DAYTWO.md", "sh")]
     blocks = [block.replace("--seconds 1", "--seconds 0.3") for block in blocks]
     for at, port in enumerate(ports):
         blocks = [block.replace(str(9092 + at), str(port)) for block in blocks]
+    # A restored copy beside this broker must not bind these ports again.
+    own = f"kproc.control.listener=127.0.0.1:{control}\nkproc.metrics.listener=127.0.0.1:{metrics}\n"
+    blocks = [block.replace("log.dirs=data\n", f"log.dirs=data\n{own}") for block in blocks]
     shown = shell(blocks)
     assert "created orders" in shown
     assert "User:alice may WRITE topic orders" in shown

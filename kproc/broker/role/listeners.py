@@ -100,7 +100,7 @@ def open_metrics_listener(config: Config) -> tuple[ListenerEndpoint, socket.sock
 def _open_own(name: str, address: str, config: Config) -> tuple[ListenerEndpoint, socket.socket]:
     """Bind a listener that Kafka does not have."""
     host, port = split_address(address, may_be_free=True)
-    sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config)
+    sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config, setting=f"kproc.{name.lower()}.listener")
     bound_host, bound_port = sock.getsockname()[:2]
     return ListenerEndpoint(name, str(bound_host), int(bound_port), str(bound_host), int(bound_port)), sock
 
@@ -174,10 +174,13 @@ def find(endpoints: Sequence[ListenerEndpoint], name: str) -> ListenerEndpoint:
     return next(each for each in endpoints if each.name == name)
 
 
-def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = None) -> socket.socket:
+def _bind(
+    end_point: EndPoint, config: Config, found: Sequence[str] | None = None, *, setting: str = "listeners"
+) -> socket.socket:
     """Bind one socket. An empty host binds all interfaces, also those of IPv6 if this machine has it.
 
-    `found` are the addresses of a named host. With None this function resolves the name. Raises FatalError.
+    `found` are the addresses of a named host. With None this function resolves the name. Raises FatalError, which
+    names `setting` if the address cannot be bound.
     """
     last: OSError | None = None
     addresses = _addresses(end_point, found)
@@ -212,7 +215,7 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
     if last is None:
         raise FatalError(f"listeners: cannot resolve the host of {end_point}")
     # Show strerror, because getaddrinfo and bind use different ranges of error numbers.
-    raise FatalError(f"listeners: cannot bind {end_point}: {_reason(last, end_point.port)}") from last
+    raise FatalError(f"{setting}: cannot bind {end_point}: {_reason(last, end_point.port)}") from last
 
 
 def _reason(error: OSError, port: int) -> str:
