@@ -54,7 +54,7 @@ Assignments = Annotated[
         help=f"{_KEYS}.",
     ),
 ]
-Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA", help="Names of the quotas to delete.")]
+Quotas = Annotated[list[str] | None, typer.Argument(metavar="QUOTA", help="Names of the quotas to delete.")]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def set_quotas(
 
 @app.command("delete")
 def delete_quotas(
-    quotas: Quotas,
+    quotas: Quotas = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     owner: QuotaOwner = QuotaOwner(),
     consent: Consent = Consent(),
@@ -133,6 +133,11 @@ def delete_quotas(
     names = owner.names()
     consent.check("quota delete")
     there = {row["quota"]: row["value"] for row in _quotas(bootstrap) if row["of"] == names}
+    if not quotas:
+        usage_error(
+            f"name the quotas to delete, such as {min(there, default='producer_byte_rate')}; "
+            f"{shown_owner(names)} has {', '.join(sorted(there)) or 'no quota'}"
+        )
     for key in quotas:
         if key not in there:
             raise Failure(f"{shown_owner(names)} has no quota {key}{_others(there)}")

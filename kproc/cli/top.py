@@ -155,7 +155,7 @@ def _has_terminal() -> bool:
 
 
 def _print_once(view: View, interval_s: float, output: Format) -> None:
-    """Print one update: the lines above the table, and all rows, with rates over `interval_s`."""
+    """Print one update: the lines above the table, and its rows, with rates over `interval_s`. JSON has all rows."""
     import shutil
     import sys
 
@@ -164,14 +164,12 @@ def _print_once(view: View, interval_s: float, output: Format) -> None:
     view.reading.read([])
     time.sleep(interval_s)
     view.snapshot = view.reading.read(None, has_survey=True)
-    rows = view.rows()
     if output is Format.JSON:
-        print_json({"page": view.page.name, "interval_s": interval_s, **view.snapshot.values, "rows": rows})
+        values = {"interval_s": interval_s, **view.snapshot.values, "rows": view.rows()}
+        print_json({"page": view.page.name, **values})
         return
-    width, idle = None, 0
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        rows, idle = view.active_rows()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    rows, idle = view.active_rows()
     for line in view.snapshot.head:
         print_text(plain(line))
     for line in table_lines(view.page, None, rows, width):

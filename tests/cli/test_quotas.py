@@ -51,6 +51,9 @@ def test_quotas_are_set_listed_and_deleted(kproc: Kproc) -> None:
     ]  # fmt: skip
     assert any(f"user {name}" in line and "12.5" in line for line in kproc("list").stdout.splitlines())
     whose = f"--user {name} --every-client"
+    done = kproc(f"delete {whose} --yes")
+    has = "has producer_byte_rate, request_percentage\n"
+    assert (done.returncode, done.stderr.partition(f"{name}, every client ")[2]) == (2, has)
     assert kproc(f"delete {whose} request_percentage producer_byte_rate --yes").returncode == 0
     assert quotas_of(kproc, name) == []
 
@@ -82,6 +85,7 @@ def test_quota_delete_of_missing_quota_fails_and_keeps_others(kproc: Kproc) -> N
     [
         ("set producer_byte_rate=1", 2, "name the owner of the quota"),
         ("set --user a --every-user producer_byte_rate=1", 2, "exclude each other"),
+        ("delete --user a --yes", 2, "name the quotas to delete, such as producer_byte_rate; user a has no quota"),
         ("set --user a producer_byte_rate", 2, "expected QUOTA=NUMBER"),
         ("set --user a producer_byte_rate=fast", 2, "expected QUOTA=NUMBER"),
         (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +14,13 @@ import pytest
 from kproc.cli.top import PageName, _has_terminal, _Loop, _PendingReading, all_pages
 from kproc.cli.top_links import Links
 from kproc.cli.top_page import PageSnapshot, Reading, Source, TopPage
+from kproc.cli.top_status import requests_snapshot
 from kproc.cli.top_terminal import parse_keys
 from kproc.client import ConnectionFailed, ConnectionLost
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.command_line import call_kproc, refused, told
 from tests.support.scripted_client import ScriptedClient
+from tests.support.status_rows import api, status
 from tests.support.top_views import (
     PAGES,
     once,
@@ -151,6 +155,19 @@ def test_missing_right_ends_one_update(broker: ScriptedClient, capsys: pytest.Ca
     answer = {"error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), "groups": []}
     broker._list_groups = lambda _fields: answer  # type: ignore[method-assign]
     assert "CLUSTER_AUTHORIZATION_FAILED" in refused(once(capsys, "groups"))
+
+
+def test_one_update_hides_idle_requests_in_text_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = status(apis=[api(requests=100), {**api("Fetch"), "key": 1}])
+    before = {**now, "apis": [{**now["apis"][0], "requests_total": 0}, now["apis"][1]]}
+    page = replace(PAGES["requests"], open=lambda _links: Source(lambda _names: requests_snapshot(now, before, 1.0)))
+    monkeypatch.setattr("kproc.cli.top.all_pages", lambda: [page])
+    lines = told(once(capsys, "requests")).splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["API", "Produce"]
+    assert lines[-1] == "(1 idle row: sort or filter to see it)"
+    assert len(json.loads(told(once(capsys, "requests", "--format", "json")))["rows"]) == 2
 
 
 def test_unknown_column_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
