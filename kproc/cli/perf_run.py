@@ -24,6 +24,7 @@ SECONDS: Final = 10.0
 _UPDATE_S: Final = 0.5
 _CLIENT_BUSY: Final = 0.85
 _RATE_REACHED: Final = 0.97
+_LATE_MS: Final = 100.0  # Even a slow disk syncs faster than this.
 _HOST_BUSY: Final = 0.95
 _STATUS_MS: Final = 2000
 _DROPPED: Final = ("MIN_MS", "MEAN_MS", "P90_MS")  # Columns that a narrow terminal does not show.
@@ -188,7 +189,7 @@ def find_limit(
             details.get("records_per_transaction") or details.get("records_per_request", 1)
         )
         if totals.records + in_flight >= _RATE_REACHED * plan.rate * used.seconds:
-            return Finding("--rate", f"the broker kept up with {plan.rate:g} records/s")
+            return Finding("--rate", f"the load reached {plan.rate:g} records/s{_delay(totals)}")
     if used.client_share >= _CLIENT_BUSY:
         share = f"{100 * used.client_share:.0f} % of a core"
         return Finding("client CPU", f"this program used {share}, and one Python process has only one")
@@ -206,6 +207,15 @@ def find_limit(
             "round trips", f"{waits}; the broker's own load is unknown, because it gives us no status"
         )
     return Finding("round trips", f"{waits}; in the broker {found.reason}")
+
+
+def _delay(totals: LoadTotals) -> str:
+    """Return the 99th percentile of the latency as the rest of a sentence. Acks=0 has no latency."""
+    if not totals.times.count:
+        return ""
+    p99_ms = totals.times.in_ms()["p99"]
+    late = "; this is long: kproc top --once names the cause while it lasts" if p99_ms >= _LATE_MS else ""
+    return f", and 99 of 100 requests were answered within {p99_ms:.2f} ms{late}"
 
 
 def _busy_roles(before: Status | None, after: Status | None) -> dict[str, float]:

@@ -17,12 +17,15 @@ def limit(
     rate: float | None = None,
     records: int = 1000,
     throttled_ms: int = 0,
+    latency_ms: int | None = None,
     client: float = 0.2,
     host: float = 0.5,
     after: dict[str, Any] | None = None,
 ) -> Finding:
     plan = LoadPlan("produce", "t", 1.0, None, rate, {})
     totals = LoadTotals(requests=records, records=records, throttled_ms=throttled_ms)
+    if latency_ms is not None:
+        totals.times.add(latency_ms * 1_000_000)
     before = start(after) if after is not None else None
     return find_limit(plan, totals, LoadUsage(1.0, client, host), before, after, 4)
 
@@ -32,7 +35,10 @@ def test_throttled_load_names_the_quota() -> None:
 
 
 def test_reached_rate_is_the_limit_and_a_missed_one_is_not() -> None:
-    assert limit(rate=1000).stage == "--rate"
+    assert limit(rate=1000) == Finding("--rate", "the load reached 1000 records/s")
+    quick, late = (limit(rate=1000, latency_ms=latency_ms).reason for latency_ms in (2, 2022))
+    assert quick == "the load reached 1000 records/s, and 99 of 100 requests were answered within 2.00 ms"
+    assert "within 2022.00 ms; this is long: kproc top --once " in late
     assert limit(rate=2000, client=0.99).stage == "client CPU"
 
 
