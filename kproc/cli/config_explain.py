@@ -39,6 +39,9 @@ _SOURCES: Final = {
     "default": "the default",
 }
 
+# By the scope of a setting: the option of `config set` that names the resource.
+_WHOSE: Final = {"broker": "", "topic": "--topic NAME ", "group": "--group NAME "}
+
 
 def explain_settings(
     names: Annotated[
@@ -119,6 +122,9 @@ def _print_description(described: SettingDescription, row: dict[str, Any] | None
     if row is not None:
         value = "none" if row["value"] is None else row["value"] or "empty"
         facts.append(("now", f"{value} ({_SOURCES.get(row['source'], row['source'])})"))
+    whose = _WHOSE.get(described.scope)
+    if described.unhonoured is None and whose is not None and ("dynamic", "yes") in facts:
+        facts.append(("change", f"kproc config set {whose}{described.name}=VALUE"))
     if facts:
         print_line()
     width = max((len(label) for label, _ in facts), default=0)

@@ -34,6 +34,7 @@ def test_explain_without_broker_prints_reference(explain) -> None:
               for one topic  flush.ms
               environment    KPROC_LOG_FLUSH_INTERVAL_MS
               since          0.1.0
+              change         kproc config set log.flush.interval.ms=VALUE
 
             The present value is unknown: """)
     )
@@ -45,6 +46,9 @@ def test_explain_shows_all_scopes_of_name(explain) -> None:
     shown = explain("min.insync.replicas")
     assert "\nmin.insync.replicas (topic)\n" in shown.stdout
     assert shown.stdout.count("no effect  ") == 2
+    assert "change " not in shown.stdout
+    assert "kproc config set --topic NAME retention.ms=VALUE\n" in explain("retention.ms").stdout
+    assert "change " not in explain("log.dirs").stdout
 
 
 def test_explain_of_misspelt_name_shows_similar_names(explain) -> None:
