@@ -65,6 +65,18 @@ def status(
     QUEUE     requests in work, and responses that wait for a full ring
     BEAT_MS   time since its last sign of life
 
+    \b
+    With --apis, since the broker's start:
+    TIMED      requests whose times were measured: a Processor times at most
+               one request of an API every 10 ms
+    P50_MS     median of the whole time of these requests
+    P99_MS     99 of 100 of them took at most this long
+    QUEUE_MS   mean wait for a Handler
+    LOCAL_MS   mean work of the Handler
+    REMOTE_MS  mean wait for others: new records, a sync, members of a group
+    ANSWER_MS  mean time until the response reaches the Processor
+    SEND_MS    mean time from then until the response is sent
+
     A narrow terminal does not show all columns; --format json has all.
     """
     with StatusSource(bootstrap) as source:

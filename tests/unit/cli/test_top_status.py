@@ -6,6 +6,7 @@ import pytest
 
 from kproc.cli.clients import add_rates
 from kproc.cli.status import _print_apis
+from kproc.cli.status import status as status_command
 from kproc.cli.top_screen import plain
 from kproc.cli.top_status import REQUESTS, connections_snapshot, processes_snapshot, requests_snapshot
 from tests.support.status_rows import api, role, start, status
@@ -98,3 +99,5 @@ def test_phases_have_the_names_of_status_apis(capsys: pytest.CaptureFixture[str]
     header = capsys.readouterr().out.splitlines()[1].split()
     times = {column.title for column in REQUESTS.columns if column.title.endswith("_MS")}
     assert {each for each in header if each.endswith("_MS")} == times | {"ANSWER_MS", "SEND_MS"}
+    explained = {line.split()[0] for line in (status_command.__doc__ or "").splitlines() if line.strip()}
+    assert set(header) - {"API", "VERSIONS", "ERRORS"} <= explained
