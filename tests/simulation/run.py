@@ -82,7 +82,7 @@ class _Listener(logging.Handler):
         if "cannot send a fetched range" in record.msg:
             run.world.disturb()  # The segment was deleted meanwhile: the connection ends.
         if "dead letters of share partition" in record.msg and run.disk_faults:
-            name, first, last, *_ = record.args or ()
+            _count, name, first, last, *_ = record.args or ()
             run.history.shares.excuse_letters(str(name), int(str(first)), int(str(last)))
         if record.exc_info:
             problem = record.exc_info[1]
