@@ -150,7 +150,9 @@ def _share_subscriptions(bootstrap: str) -> None:
 
 
 def _create_wide(client: RawClient) -> None:
-    client.create_topic("flood-wide", partitions=_WIDE)
+    """The topic of several floods. With one each, open partitions would use up the descriptors of a usual host."""
+    if client.describe_topic("flood-wide")["error_code"]:
+        client.create_topic("flood-wide", partitions=_WIDE)
 
 
 def _wide_fetches(bootstrap: str) -> None:
@@ -204,7 +206,7 @@ def _wide_share_fetches(bootstrap: str) -> None:
 
 
 def _create_wide_shared(client: RawClient) -> None:
-    client.create_topic("flood-groups", partitions=_WIDE)
+    _create_wide(client)
     for at in range(_GROUPS):
         find_coordinator(client, f"wide-{at}")
 
@@ -216,7 +218,7 @@ def _wide_share_groups(bootstrap: str) -> None:
         while epochs:
             for at, epoch in list(epochs.items()):
                 fields: Fields = {"group_id": f"wide-{at}", "member_id": MEMBER, "rack_id": None}
-                fields |= {"member_epoch": epoch, "subscribed_topic_names": ["flood-groups"]}
+                fields |= {"member_epoch": epoch, "subscribed_topic_names": ["flood-wide"]}
                 answer = client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
                 epochs[at] = answer["member_epoch"]
                 if answer["assignment"] and answer["assignment"]["topic_partitions"]:
@@ -226,14 +228,14 @@ def _wide_share_groups(bootstrap: str) -> None:
 def _alter_share_offsets(bootstrap: str) -> None:
     """20 connections that set the start offsets of 4,900 partitions of the same group, and a deletion of them."""
     rows = [{"partition_index": at, "start_offset": 0} for at in range(_WIDE)]
-    fields = {"group_id": "altered", "topics": [{"topic_name": "flood-altered", "partitions": rows}]}
+    fields = {"group_id": "altered", "topics": [{"topic_name": "flood-wide", "partitions": rows}]}
     _send_all(bootstrap, [[(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, fields)] for _ in range(_GROUPS)])
-    fields = {"group_id": "altered", "topics": [{"topic_name": "flood-altered"}]}
+    fields = {"group_id": "altered", "topics": [{"topic_name": "flood-wide"}]}
     _send_all(bootstrap, [[(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, fields)]])
 
 
 def _create_altered(client: RawClient) -> None:
-    client.create_topic("flood-altered", partitions=_WIDE)
+    _create_wide(client)
     find_coordinator(client, "altered")
 
 
