@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.leak_guard import lost_sockets_collected
 from tests.support.wait import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,3 +62,16 @@ def test_lost_sockets_are_blamed_on_their_test_and_module(tmp_path: Path) -> Non
     blamed = [line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith("ERROR")]
     assert blamed == ["test_loses", "test_uses_careless_fixture"]
     assert "ResourceWarning: unclosed <socket.socket" in done.stdout
+
+
+def test_socket_that_kafka_python_forgets_is_closed() -> None:
+    """A client that is closed while a connection still has something to send cancels the task that would close it."""
+    transport = pytest.importorskip("kafka.net.transport")
+    with lost_sockets_collected():
+        ours, peer = socket.socketpair()
+        forgotten = transport.KafkaTCPTransport(SimpleNamespace(call_soon=lambda _task: None), ours)
+        forgotten.write(b"unsent")
+        forgotten.close()
+        assert ours.fileno() != -1
+    assert ours.fileno() == -1
+    peer.close()
