@@ -1,4 +1,4 @@
-"""What a broker holds at one moment, compared with before.
+"""Measure what a broker holds at one moment, and compare it with an earlier moment.
 
 Tolerances, and why they are not zero:
 

@@ -159,12 +159,17 @@ def _wide_fetches(bootstrap: str) -> None:
     """50 connections whose Fetch of 4,900 partitions waits for records, and a record of one of these partitions."""
     wanted = [("flood-wide", NO_TOPIC_ID, [(at, 0) for at in range(_WIDE)])]
     fields = fetch_fields(wanted, max_wait_ms=20_000)
-    clients = [RawClient(bootstrap, timeout=300) for _ in range(50)]
+    _wait_for_record(bootstrap, [(ApiKey.FETCH, 12, fields)] * 50, "flood-wide", 0)
+
+
+def _wait_for_record(bootstrap: str, requests: list[_Request], topic: str, partition: int) -> None:
+    """Let each request wait on a connection of its own, produce a record, and close all when they are answered."""
+    clients = [RawClient(bootstrap, timeout=300) for _ in requests]
     try:
-        for client in clients:
-            client.send(ApiKey.FETCH, 12, fields)
+        for client, request in zip(clients, requests, strict=True):
+            client.send(*request)
         with RawClient(bootstrap, timeout=300) as producer:
-            producer.produce("flood-wide", batch(b"x"), acks=1)
+            producer.produce(topic, batch(b"x"), acks=1, partition=partition)
         for client in clients:
             client.receive_frame()
     finally:
@@ -190,19 +195,13 @@ def _create_shared(client: RawClient) -> None:
 
 def _wide_share_fetches(bootstrap: str) -> None:
     """100 connections whose ShareFetch of 2,000 partitions waits for 1 MB, a record of one of them, and their ends."""
-    clients = [RawClient(bootstrap, timeout=300) for _ in range(100)]
-    try:
-        topic_id = clients[0].topic_id("flood-shared")
-        for at, client in enumerate(clients):
-            fields = share_fetch(topic_id, range(PARTS_MAX), member_id=f"m{at}", max_wait=10_000)
-            client.send(ApiKey.SHARE_FETCH, 1, {**fields, "min_bytes": 1_000_000})
-        with RawClient(bootstrap, timeout=300) as producer:
-            producer.produce("flood-shared", batch(b"x"), acks=1, partition=PARTS_MAX - 1)
-        for client in clients:
-            client.receive_frame()
-    finally:
-        for client in clients:
-            client.close()
+    with RawClient(bootstrap, timeout=300) as client:
+        topic_id = client.topic_id("flood-shared")
+    requests: list[_Request] = []
+    for at in range(100):
+        fields = share_fetch(topic_id, range(PARTS_MAX), member_id=f"m{at}", max_wait=10_000)
+        requests.append((ApiKey.SHARE_FETCH, 1, {**fields, "min_bytes": 1_000_000}))
+    _wait_for_record(bootstrap, requests, "flood-shared", PARTS_MAX - 1)
 
 
 def _create_wide_shared(client: RawClient) -> None:
