@@ -53,14 +53,24 @@ Bootstrap = Annotated[
         show_default=False,
     ),
 ]
+_CLIENT_ID = "kproc"
+_CLIENT_ID_BYTES_MAX = 32_767  # The length of a client id in a request header is an INT16.
 _BROKERS = {"bootstrap", "from_broker"}  # The parameters by which commands name the broker to connect to.
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
         "--command-config",
         metavar="FILE",
-        help="Properties file for TLS and login, with the names of Kafka's clients. "
+        help="Properties file for TLS, login and client.id, with the names of Kafka's clients. "
         f"[env: {COMMAND_CONFIG_VARIABLE}]",
+    ),
+]
+GivenClientId = Annotated[
+    str | None,
+    typer.Option(
+        "--client-id",
+        metavar="NAME",
+        help=f"Name of this client in quotas, logs and kproc clients. [default: {_CLIENT_ID}]",
     ),
 ]
 UsedProfile = Annotated[
@@ -89,20 +99,43 @@ def interval_option(text: str) -> Any:
 
 @dataclass(frozen=True)
 class _CommandConfig:
-    """The values of `--command-config` and `--profile` of the running command, which all of its connections use."""
+    """The values of `--command-config`, `--client-id` and `--profile` of a command, which all its connections use."""
 
     path: Path | None = None
+    client_id: str | None = None
     has_variable: bool = True
     """The environment's file counts."""
     connection: ChosenConnection | None = None
+
+    @property
+    def file(self) -> Path | None:
+        """The file of `--command-config`, or else the one that the environment names. None: neither is given."""
+        named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None
+        return self.path or (Path(named) if named else None)
+
+    @functools.cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The properties in the file, or none without a file.
+
+        Read the file only once, because it can be a pipe: `--command-config <(vault read ...)`.
+        """
+        if self.file is None:
+            return {}
+        from kproc.client.security.settings import read_client_config
+
+        return read_client_config(self.file, os.environ.get)
 
 
 _command_config = _CommandConfig()
 
 
 @contextmanager
-def connection_settings(connection: ChosenConnection | None, path: Path | None) -> Iterator[None]:
+def connection_settings(
+    connection: ChosenConnection | None, path: Path | None, client_id: str | None = None
+) -> Iterator[None]:
     """Apply the file of `--command-config`, or else the profile's, to all connections inside the context.
+
+    `client_id` is the value of --client-id. It replaces the client.id of the file.
 
     A profile without a file means a connection without TLS and login, even if the environment names a file.
     `connection` is None for a command without --profile. The previous settings are restored, because one process can
@@ -111,10 +144,13 @@ def connection_settings(connection: ChosenConnection | None, path: Path | None) 
     global _command_config
     before = _command_config
     if connection is None:
-        _command_config = _CommandConfig(path)
+        _command_config = _CommandConfig(path, client_id)
     else:
         _command_config = _CommandConfig(
-            path or connection.command_config, has_variable=connection.profile is None, connection=connection
+            path or connection.command_config,
+            client_id,
+            has_variable=connection.profile is None,
+            connection=connection,
         )
     try:
         yield
@@ -137,19 +173,36 @@ def command_config() -> Path | None:
 
 def command_config_in_force() -> Path | None:
     """Return the file of `--command-config`, or else the one that the environment names. None: neither is given."""
-    named = os.environ.get(COMMAND_CONFIG_VARIABLE) if _command_config.has_variable else None
-    return _command_config.path or (Path(named) if named else None)
+    return _command_config.file
 
 
 def client_security() -> ClientSecurity | None:
     """Return the settings for TLS and SASL in the client configuration file, or None if connections use neither."""
-    path = command_config_in_force()
-    if path is None:
+    properties = _command_config.properties
+    if not properties:
         return None
-    from kproc.client.security.settings import parse_client_security, read_client_config
+    from kproc.client.security.settings import parse_client_security
 
-    properties = read_client_config(path, os.environ.get)
-    return parse_client_security(properties) if properties else None
+    return parse_client_security(properties)
+
+
+def client_id() -> str:
+    """Return the client id of the command's requests: --client-id, or client.id of the file, or `kproc`.
+
+    Raise a usage error if it does not fit into a request header, or if --client-id is empty.
+    """
+    given, source = _command_config.client_id, "--client-id"
+    if given == "":
+        usage_error(f"{source}: must not be empty")  # librdkafka would send its default, `rdkafka`.
+    if given is None:
+        given, source = _command_config.properties.get("client.id", "").strip() or _CLIENT_ID, "client.id"
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        usage_error(f"{source}: must be UTF-8")
+    if size > _CLIENT_ID_BYTES_MAX:
+        usage_error(f"{source}: has {size} bytes; at most {_CLIENT_ID_BYTES_MAX} are possible")
+    return given
 
 
 def librdkafka_security() -> Mapping[str, Any]:
@@ -171,15 +224,17 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000, introduces: bool = True
     from kproc.client import ConnectionFailed
 
     addresses = bootstrap_addresses(bootstrap)
-    security = client_security()
+    security, name = client_security(), client_id()
     for host, port in addresses[:-1]:
         try:
-            client = CommandClient.connect(host, port, timeout_ms=timeout_ms, security=security)
+            client = CommandClient.connect(
+                host, port, timeout_ms=timeout_ms, client_id=name, security=security
+            )
             return _prepared(client, introduces=introduces)
         except ConnectionFailed:
             continue  # The next broker may be up. If none is, the user sees the last one's error.
     host, port = addresses[-1]
-    client = CommandClient.connect(host, port, timeout_ms=timeout_ms, security=security)
+    client = CommandClient.connect(host, port, timeout_ms=timeout_ms, client_id=name, security=security)
     return _prepared(client, introduces=introduces)
 
 
@@ -233,7 +288,7 @@ def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
 
 
 def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --command-config to a command whose parameters show that it connects to a broker.
+    """Add --command-config and --client-id to a command whose parameters show that it connects to a broker.
 
     Add --profile, too, if its --bootstrap has the usual default.
     """
@@ -244,12 +299,14 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
     takes_profile = "bootstrap" in parameters and parameters["bootstrap"].default == DEFAULT_BOOTSTRAP
 
     @functools.wraps(command)
-    def run(*arguments: Any, command_config: Path | None = None, **options: Any) -> Any:
+    def run(
+        *arguments: Any, command_config: Path | None = None, client_id: str | None = None, **options: Any
+    ) -> Any:
         connection = None
         if takes_profile:
             connection = find_connection(options["bootstrap"], options.pop("profile"))
             options["bootstrap"] = connection.bootstrap
-        with connection_settings(connection, command_config):
+        with connection_settings(connection, command_config, client_id):
             return command(*arguments, **options)
 
     everything = [
@@ -257,7 +314,9 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
         each.replace(default=None) if takes_profile and each.name == "bootstrap" else each
         for each in parameters.values()
     ]
-    added = {"command_config": CommandConfig} | ({"profile": UsedProfile} if takes_profile else {})
+    added: dict[str, Any] = {"command_config": CommandConfig, "client_id": GivenClientId}
+    if takes_profile:
+        added["profile"] = UsedProfile
     everything += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in added.items()

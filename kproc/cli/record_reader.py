@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from kproc.cli.common import Failure, connect, librdkafka_security
+from kproc.cli.common import Failure, client_id, connect, librdkafka_security
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
 
@@ -249,7 +249,7 @@ class RecordReader:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "client.id": "kproc",
+                "client.id": client_id(),
                 "isolation.level": isolation,  # librdkafka's own default is read_committed, unlike Kafka's.
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kproc.cli.common import connect, librdkafka_security
+from kproc.cli.common import client_id, connect, librdkafka_security
 from kproc.cli.failure import Failure
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
@@ -58,7 +58,7 @@ class RecordSender:
                 "bootstrap.servers": bootstrap,
                 **librdkafka_security(),
                 **settings,
-                "client.id": "kproc",
+                "client.id": client_id(),
                 "linger.ms": LINGER_MS,
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 "message.max.bytes": RECORD_BYTES_MAX,

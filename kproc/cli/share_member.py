@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from kproc.cli.common import Failure, connect_for_records, librdkafka_security, usage_error
+from kproc.cli.common import Failure, client_id, connect_for_records, librdkafka_security, usage_error
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
@@ -89,7 +89,7 @@ class ShareReader:
         self._consumer = consumer_class(
             {
                 "bootstrap.servers": bootstrap,
-                "client.id": "kproc",
+                "client.id": client_id(),
                 "group.id": group,
                 "share.acknowledgement.mode": "explicit",
                 "max.poll.records": min(_POLL_RECORDS, limit or _POLL_RECORDS),

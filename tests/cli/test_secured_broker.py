@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -149,6 +150,22 @@ def test_consume_follow_ends_when_its_login_is_rejected(
     away = f"kproc: cannot connect to {address}: connection refused; trying again until it is back\n"
     [rejection] = errors.removeprefix(away).splitlines()
     assert rejection.startswith(f"kproc: {address} refuses the login of alice by PLAIN: Authentication failed: ")
+
+
+def test_client_file_can_be_a_pipe(
+    broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As by `--command-config <(vault read ...)`. A pipe is empty, or hangs, when it is read again."""
+    for command in (["topic", "list"], ["consume", "greetings"], ["produce", "greetings"]):
+        reading, writing = os.pipe()
+        os.write(writing, broker.client_file("bob").read_bytes())
+        os.close(writing)
+        try:
+            where = ("--bootstrap", broker.bootstrap, "--command-config", f"/dev/fd/{reading}")
+            done = call_kproc(capsys, *command, *where)
+        finally:
+            os.close(reading)
+        assert (done.returncode, done.stderr) == (0, ""), command
 
 
 def test_environment_names_the_file_too(
