@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _FETCH_BYTES: Final = 4 << 20
 
 
+class FilesUnreadable(Failure):
+    """The broker cannot read a partition's files at an offset, for example because somebody has removed one."""
+
+
 class CheckedBatch(NamedTuple):
     """A batch of a partition: its offset, the next batch's offset, its number of records, and its problem or None."""
 
@@ -30,10 +34,15 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
     """Fetch batches, beginning with the one that contains `offset`. Raise a Failure if the broker reports an error."""
     from kproc.client import error_text
     from kproc.client.requests import FetchLimits, fetch_fields
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = fetch_fields((topic, partition), offset, FetchLimits(_FETCH_BYTES, min_bytes=0, wait_ms=0))
     row: dict[str, Any] = client.call_latest(ApiKey.FETCH, fields)["responses"][0]["partitions"][0]
+    if row["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR:
+        raise FilesUnreadable(
+            f"{topic}-{partition}: the broker cannot read its files at offset {offset}; its log has the reason"
+        )
     if row["error_code"]:
         raise Failure(f"{topic}-{partition}: {error_text(row['error_code'])}")
     return row["records"] or b""

@@ -242,6 +242,7 @@ class RecordReader:
         self._is_down = False
         self._watch = AbsenceCheck(bootstrap)
         self._behind: dict[Partition, int] = {}  # The offset after the last skipped batch.
+        self._told: set[str] = set()  # Problems that were printed while following.
         self._bootstrap = bootstrap
         # The connection that searches for unreadable batches. Keep it, because a topic with a record every other second
         # is searched in every pause, and a new connection can cost a TLS handshake and a login.
@@ -348,6 +349,7 @@ class RecordReader:
         """Search the current positions for an unreadable batch. Report it, then stop or skip it."""
         from confluent_kafka import TopicPartition
 
+        from kproc.cli.batch_check import FilesUnreadable
         from kproc.client import ClientError
 
         waiting = self._progress.waiting
@@ -366,6 +368,14 @@ class RecordReader:
                 self._search(at)
         except UnreadableBatch:
             raise
+        except FilesUnreadable as error:
+            # librdkafka tries again for ever and reports nothing. The shortage of a resource may end, so a reader that
+            # follows goes on.
+            if not self._progress.is_endless:
+                raise
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                print_note(f"kproc: {error}")
         except (ClientError, Failure) as error:
             # The batch cannot be fetched, because another broker leads the partition or this one is down. AbsenceCheck
             # reports the latter.

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
-from tests.support.raw import RawClient, batch
+from tests.support.raw import NO_TOPIC_ID, RawClient, batch, fetch_fields
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -43,6 +44,35 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
         (data / "t-1").write_text("a file")
         broker.start()
         yield broker
+
+
+@pytest.mark.transports("process", "thread", "inline")
+def test_removed_segment_fails_only_its_own_reads(tmp_path: Path, transport: str) -> None:
+    """Another program removes the file of a sealed segment, which the broker may have open."""
+    with ServedBroker(tmp_path / "data", transport=transport) as broker, RawClient(broker.bootstrap) as client:
+        client.create_topic("t", configs={"segment.bytes": str(1 << 20)})
+        client.create_topic("whole")
+        for _ in range(10):
+            assert client.produce("t", batch(b"x" * 400_000))["error_code"] == 0
+        assert client.produce("whole", batch(b"w"))["error_code"] == 0
+        files = sorted((tmp_path / "data" / "t-0").glob("*.log"))
+        assert len(files) > 3
+        gone, after = int(files[1].stem), int(files[2].stem)
+        assert client.fetch("t", gone)["records"]
+        files[1].unlink()
+        asked = [(name, NO_TOPIC_ID, [(0, offset)]) for name, offset in (("t", gone), ("whole", 0))]
+        hurt, whole = client.call(ApiKey.FETCH, 12, fetch_fields(asked))["responses"]
+        assert hurt["partitions"][0]["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert b"w" in whole["partitions"][0]["records"]
+        before = client.fetch("t", 0)
+        assert (before["error_code"], len(before["records"])) == (0, files[0].stat().st_size)
+        assert client.fetch("t", after)["error_code"] == 0
+        assert client.produce("t", batch(b"more"))["error_code"] == 0
+        shown = kproc(broker, "consume", "t", "--format", "%o\\n")
+        assert (shown.returncode, len(shown.stdout.split())) == (1, gone)
+        reason = f"kproc: t-0: the broker cannot read its files at offset {gone}; its log has the reason"
+        assert shown.stderr.splitlines()[-1] == reason
+        assert f"{files[1]} is gone: another program removed, replaced or cut it" in broker.log()
 
 
 def kproc(broker: ServedBroker, *arguments: str) -> subprocess.CompletedProcess[str]:

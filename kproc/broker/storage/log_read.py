@@ -99,6 +99,12 @@ class LogReader:
             position, first_bytes = self._tail.locate(offset, segment.size)
         else:
             number, segment, position, first_bytes = self._locate(offset)
+            # Another program may have removed or cut the file of a sealed segment. Find it out here and fail only this
+            # partition. The Processor finds it out after the answer was made, and can only close the connection.
+            if segment is not active and not segment.is_in_place():
+                raise Corrupt(
+                    f"{os.fsdecode(segment.path_bytes)} is gone: another program removed, replaced or cut it"
+                )
         # KIP-74: the first batch of a response is sent whole even if it exceeds the limit. Otherwise a consumer whose
         # limit is smaller than one batch would never get past it.
         if first_bytes > max_bytes:
@@ -122,6 +128,8 @@ class LogReader:
             number += 1
             following = self._segments.get(number)
             assert following is not None, number
+            if following is not active and not following.is_in_place():
+                break  # The next read begins there and reports it.
             segment, position = following, 0
         return ranges, taken
 

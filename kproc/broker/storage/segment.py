@@ -399,6 +399,11 @@ class LogSegment:
         """Return True if the open .log file has lost its name, so that its records vanish when it is closed."""
         return self.fd != CLOSED and is_unlinked(self.fs, self.fd, self.path(LOG_SUFFIX))
 
+    def is_in_place(self) -> bool:
+        """Return True if the path still leads to the whole .log file, so that a Processor can send from it."""
+        facts = self.fs.facts_at(self.path(LOG_SUFFIX))
+        return facts is not None and facts.st_ino == self.inode and facts.st_size >= self.size
+
     def deleted_paths(self) -> list[Path]:
         """Return the paths that the files have after mark_deleted()."""
         return [_deleted(self.path(suffix)) for suffix in SEGMENT_SUFFIXES]

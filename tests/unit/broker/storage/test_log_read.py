@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.validate import COORDINATOR
-from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.filled_log import filled
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
@@ -48,6 +49,26 @@ def test_only_few_sealed_segments_keep_their_descriptors(rig: LogRig) -> None:
     for offset in range(0, 200, 3):
         log.read(offset, 10)
     assert sum(segment.fd >= 0 for segment in log.state.segments.all()) <= 3
+    log.close()
+
+
+def test_read_up_to_a_sealed_segment_whose_file_is_gone(rig: LogRig, tmp_path: Path) -> None:
+    """Another program removed, cut or moved the file. The owner can still have it open, the Processor cannot."""
+    log = filled(rig, 100)
+    _, second, third = (segment.base_offset for segment in log.state.segments.all()[:3])
+    whole = log.read(0, 10**6)
+    path = rig.directory / f"{second:020}.log"
+    for change in (path.unlink, lambda: os.truncate(path, 1), lambda: path.rename(tmp_path / "elsewhere")):
+        content = path.read_bytes()
+        log.read(second, 1)  # Opens the file.
+        change()
+        before = log.read(0, 10**6)
+        assert [each.path for each in before.ranges] == [whole.ranges[0].path]
+        with pytest.raises(Corrupt, match=f"{second:020}.log is gone: another program removed, replaced or cut it"):
+            log.read(second, 10**6)
+        assert log.read(third, 10**6).ranges == whole.ranges[2:]
+        path.write_bytes(content)
+        log.state.segments.all()[1].inode = path.stat().st_ino
     log.close()
 
 
