@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -86,6 +87,7 @@ OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of 
 # Limit of a response in bytes. A description of 100,000 partitions has about 10 MB. Records are read by confluent-kafka
 # and not by this client.
 _ANSWER_BYTES_MAX = 256 << 20
+_SURROGATE = re.compile("[\ud800-\udfff]")
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 SECONDS_MAX = INT_MAX // 1000
@@ -398,10 +400,20 @@ def print_json(value: Any) -> None:
 
 
 def format_json(value: Any) -> str:
-    """Format one indented JSON document with control characters escaped."""
+    """Format one indented JSON document with control characters escaped.
+
+    A byte of a path that is not UTF-8 is written as in tables, \\udcff, because JSON has no way to express it.
+    """
     import orjson
 
-    return printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n"
+    try:
+        document = orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    except orjson.JSONEncodeError:
+        import json
+
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        document = _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
+    return printable_json(document).decode() + "\n"
 
 
 def print_done(

@@ -114,10 +114,6 @@ class Progress:
         return offset < end
 
 
-class UnreadableBatch(Failure):
-    """A batch cannot be read and must not be skipped. The message has its offset and the reason."""
-
-
 class RecordSource(Protocol):
     """Chooses a reader's partitions."""
 
@@ -338,10 +334,7 @@ class RecordReader:
             raise Failure(f"{self._bootstrap} does not respond: ended without closing the consumer")
 
     def _is_check_due(self) -> bool:
-        """Return True after 1, 2, 4, ... s without records.
-
-        Checks become rarer, because a quiet topic can be followed for hours.
-        """
+        """Return True after 1, 2, 4, ... s without records, because a quiet topic can be followed for hours."""
         polls = self._quiet_polls
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
 
@@ -349,7 +342,6 @@ class RecordReader:
         """Search the current positions for an unreadable batch. Report it, then stop or skip it."""
         from confluent_kafka import TopicPartition
 
-        from kproc.cli.batch_check import FilesUnreadable
         from kproc.client import ClientError
 
         waiting = self._progress.waiting
@@ -366,19 +358,7 @@ class RecordReader:
                     raise
                 # The broker has restarted, or has closed the connection because it was idle.
                 self._search(at)
-        except UnreadableBatch:
-            raise
-        except FilesUnreadable as error:
-            # librdkafka tries again for ever and reports nothing. The shortage of a resource may end, so a reader that
-            # follows goes on.
-            if not self._progress.is_endless:
-                raise
-            if str(error) not in self._told:
-                self._told.add(str(error))
-                print_note(f"kproc: {error}")
-        except (ClientError, Failure) as error:
-            # The batch cannot be fetched, because another broker leads the partition or this one is down. AbsenceCheck
-            # reports the latter.
+        except ClientError as error:  # AbsenceCheck reports a broker that is down.
             logger.debug("cannot search for unreadable batches: %s", error)
 
     def _search(self, positions: Sequence[Any]) -> None:
@@ -392,9 +372,29 @@ class RecordReader:
             offset = max(each.offset, self._behind.get(partition, each.offset))
             if offset < 0:  # librdkafka has not read any record of the partition.
                 offset = self._source.start_of(partition)
-            found = find_unreadable(self._searcher, *partition, offset) if offset >= 0 else None
+            found = None
+            try:
+                if offset >= 0:
+                    found = find_unreadable(self._searcher, *partition, offset)
+            except Failure as error:
+                self._on_failed_search(error)
             if found is not None:
                 self._on_unreadable(*partition, found)
+
+    def _on_failed_search(self, error: Failure) -> None:
+        """Report a partition whose files cannot be read. librdkafka fetches again for ever and reports nothing.
+
+        A reader that follows goes on, because the shortage of a resource may end.
+        """
+        from kproc.cli.batch_check import FilesUnreadable
+
+        if not isinstance(error, FilesUnreadable):
+            logger.debug("cannot search for unreadable batches: %s", error)
+        elif not self._progress.is_endless:
+            raise error
+        elif str(error) not in self._told:
+            self._told.add(str(error))
+            print_note(f"kproc: {error}")
 
     def _close_searcher(self) -> None:
         if self._searcher is not None:
@@ -409,7 +409,7 @@ class RecordReader:
             f"{batch.problem}"
         )
         if not self._skips_unreadable:
-            raise UnreadableBatch(f"{words}; skip it with --skip-unreadable")
+            raise Failure(f"{words}; skip it with --skip-unreadable")
         print_note(f"kproc: {words}; skipped")
         self._behind[topic, partition] = batch.next_offset
         self._consumer.seek(TopicPartition(topic, partition, batch.next_offset))

@@ -56,6 +56,7 @@ def verify(
     if partition and not names:
         usage_error("--partition: name a topic")
     rows: list[dict[str, Any]] = []
+    failures: list[str] = []
     errors: dict[Partition, str] = {}
     internal: set[str] = set()
     with connect_for_records(bootstrap) as client:
@@ -66,7 +67,11 @@ def verify(
             numbers = chosen_partitions(topic, partition)
             starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
             ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
-            rows += [_verify(client, topic["name"], each, starts[each], ends[each]) for each in ends]
+            for number in ends:
+                try:
+                    rows.append(_verify(client, topic["name"], number, starts[number], ends[number]))
+                except Failure as failure:
+                    failures.append(f"partition not read to its end: {failure}")
     if output is Format.JSON:
         print_json(rows)
     else:
@@ -74,6 +79,7 @@ def verify(
     unreadable = [f"{row['topic']}-{row['partition']}" for row in rows if row["unreadable"]]
     problems = [f"batches that cannot be read: {', '.join(unreadable)}"] if unreadable else []
     problems += [f"partition not read: {line}" for line in explain_unserved(bootstrap, errors).values()]
+    problems += failures
     if problems:
         raise Failure("; ".join(problems))
 

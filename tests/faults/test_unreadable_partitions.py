@@ -73,6 +73,9 @@ def test_removed_segment_fails_only_its_own_reads(tmp_path: Path, transport: str
         reason = f"kproc: t-0: the broker cannot read its files at offset {gone}; its log has the reason"
         assert shown.stderr.splitlines()[-1] == reason
         assert f"{files[1]} is gone: another program removed, replaced or cut it" in broker.log()
+        verified = kproc(broker, "topic", "verify", "t", "whole", "--format", "json")
+        assert [(row["topic"], row["records"]) for row in json.loads(verified.stdout)] == [("whole", 1)]
+        assert verified.stderr.splitlines()[-1] == reason.replace("t-0", "partition not read to its end: t-0", 1)
 
 
 def kproc(broker: ServedBroker, *arguments: str) -> subprocess.CompletedProcess[str]:

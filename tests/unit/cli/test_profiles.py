@@ -250,3 +250,14 @@ def test_profiles_file_keeps_no_password(kproc: Kproc, security: Path) -> None:
         "current": None,
         "profiles": {"dev": {"bootstrap": "a:1", "command_config": str(security)}},
     }
+
+
+def test_path_that_is_not_utf8_is_shown_in_json(kproc: Kproc, home: Path) -> None:
+    """`profile list --format json` ended with a traceback."""
+    file = home / "caf\udce9 é.properties"
+    file.touch()
+    told(kproc("profile add old -b a:1 --use --command-config", str(file)))
+    shown = str(home / "caf\\udce9 é.properties")
+    assert described(kproc("profile list --format json"))[0]["command_config"] == shown
+    assert described(kproc("profile show --format json"))["command_config"] == shown
+    assert shown in told(kproc("profile list"))

@@ -8,6 +8,7 @@ import confluent_kafka
 import pytest
 
 from kproc.cli import batch_check, record_reader
+from kproc.cli.failure import Failure
 from kproc.cli.record_reader import Assigned, OffsetRange, Progress, RecordReader
 from kproc.client import ConnectionLost
 
@@ -121,3 +122,31 @@ def test_search_for_unreadable_batches_keeps_its_connection(monkeypatch: pytest.
     for _ in range(8):
         assert reader.read(1) == []
     assert [(each.searches, each.is_closed) for each in opened] == [(3, True), (1, False)]
+
+
+def test_search_goes_on_after_a_partition_without_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first partition's error hid the unreadable batch of the third one, and consume --follow hung there."""
+    failures = {0: batch_check.FilesUnreadable("t-0: a file is gone"), 1: Failure("t-1: it moves")}
+
+    def search(_client: Connection, _topic: str, partition: int, offset: int) -> batch_check.CheckedBatch:
+        if partition in failures:
+            raise failures[partition]
+        return batch_check.CheckedBatch(offset, offset + 1, 0, "it is damaged")
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", QuietConsumer)
+    monkeypatch.setattr(record_reader, "connect", lambda _: Connection(lost_at=0))
+    monkeypatch.setattr(batch_check, "find_unreadable", search)
+    starts = {("t", number): 0 for number in range(3)}
+    for ends, reason in (
+        (None, "t-2: the batch at offsets 0 to 0"),
+        (dict.fromkeys(starts, 1), "t-0: a file is gone"),
+    ):
+        reader = RecordReader(
+            "b:1", ["t"], Assigned(OffsetRange(starts, starts | (ends or {})), Progress(ends))
+        )
+        assert [reader.read(1) for _ in range(3)] == [[], [], []]
+        with pytest.raises(Failure, match=reason):
+            reader.read(1)
+    assert capsys.readouterr().err == "kproc: t-0: a file is gone\n"
