@@ -53,6 +53,8 @@ class ShareHistory:
         self.lost_letters: set[tuple[int, int]] = set()  # (partition, offset)
         # When sessions ended. The last answer of each may be lost, which delivered any record once more.
         self.lost_answers_ns: list[int] = []
+        # When connections were lost that waited for records. An owner may have acquired any record for them.
+        self.lost_fetches_ns: list[int] = []
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 
     def acquired(
@@ -79,9 +81,14 @@ class ShareHistory:
             is_held = known.end is None and not known.is_unknown and known.session.is_open
             if is_held and is_calm and now_ns - known.at_ns < LOCK_NS and known.session is not session:
                 self._violate(f"{session.name}: {name} is held by {known.session.name}, too")
-            counts = {known.count + 1} if known.end == RELEASE else {known.count, known.count + 1}
-            most = self._most_deliveries(known) + 1
-            if count not in counts if is_calm and not known.is_unknown else count > most:
+            least = known.count + (known.end == RELEASE)
+            unseen = sum(lost_ns >= known.at_ns for lost_ns in self.lost_fetches_ns)
+            is_right = (
+                least <= count <= known.count + 1 + unseen
+                if is_calm and not known.is_unknown
+                else count <= self._most_deliveries(known) + 1
+            )
+            if not is_right:
                 self._violate(f"{session.name}: {name} was delivered {known.count} times, now it says {count}")
         elif count != 1 and self.is_strict and not disturbed_ns > 0:
             self._violate(f"{session.name}: the first delivery of {name} says {count}")

@@ -33,6 +33,7 @@ class ShareMember(Worker):
         self.session_epoch = 0
         self.held: dict[tuple[bytes, int], list[int]] = {}  # By partition: offsets to acknowledge.
         self.fetched: set[tuple[bytes, int]] = set()  # The partitions of the session.
+        self.is_fetching = False  # A ShareFetch is not answered yet.
         self.stateless_ns: int | None = None  # Since when the group has had no state that could be read.
         super().__init__(*arguments)
 
@@ -41,6 +42,9 @@ class ShareMember(Worker):
         return f"{self.name}/{self.starts}"
 
     def on_lost(self) -> None:
+        if self.is_fetching:
+            self.history.shares.lost_fetches_ns.append(self.world.now_ns())
+        self.is_fetching = False
         self._end_session()
 
     def _end_session(self) -> None:
@@ -137,7 +141,9 @@ class ShareMember(Worker):
         )
         self._send(acknowledged)
         sent_ns = self.world.now_ns()
+        self.is_fetching = True
         answer = yield from self.call(ApiKey.SHARE_FETCH, 2, fields)
+        self.is_fetching = False
         if not (yield from self._accept(answer["error_code"])):
             return False
         self.fetched |= {(topic_id, index) for index in partitions}
