@@ -220,10 +220,14 @@ class Broker:
         return AsyncFaults(self.faults)
 
     def _connect(self) -> Client:
-        from kproc.client import Client
+        from kproc.client import Client, ConnectionFailed
 
         security = self._security(None)
-        return Client.connect(self.host, self.port, client_id="kproc-embedded", security=security)
+        try:
+            return Client.connect(self.host, self.port, client_id="kproc-embedded", security=security)
+        except ConnectionFailed as error:
+            # A broker that has ended is the cause. Its exit code and log say more than a refused connection.
+            raise self._process.find_end() or error from None
 
     # -- roles
 
@@ -372,6 +376,8 @@ class Broker:
     def start(self) -> Self:
         """Start the broker and wait until it answers requests. Raises BrokerFailed with the reason."""
         with self._life_cycle:
+            if (ended := self._process.find_end()) is not None:
+                raise BrokerFailed(f"call stop() before the next start(): {ended}")
             if self._process.is_started:
                 raise BrokerFailed("the broker is running already")
             try:
@@ -469,7 +475,8 @@ class Broker:
             try:
                 return self._process.stop(graceful=graceful)
             finally:
-                self._state = None  # The broker's snapshots end with its process.
+                if self._state is not None:
+                    self._state.discard_snapshots()  # The broker's snapshots end with its process.
                 if self._faults is not None:
                     self._faults.release()  # Fault rules end with the broker.
                 self._throwaway = None

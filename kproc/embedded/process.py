@@ -76,7 +76,7 @@ class BrokerProcess:
     @property
     def is_running(self) -> bool:
         """True from start() until the supervisor has ended or stop() was called."""
-        return self._child is not None and not wait_ended(self.pidfd, 0)
+        return self._child is not None and not self._has_ended()
 
     def log_text(self) -> str:
         """Return the last lines of the broker's stderr, also after it has stopped."""
@@ -132,15 +132,25 @@ class BrokerProcess:
                 if ready is not None and ready.get("restores", 0) >= restores:
                     return ready
             if wait_ended(self.pidfd, POLL_MS):
-                raise self._failed_start()
+                assert self._child is not None
+                raise self._ended_error(self._child)
             if self._clock.now_ns() > deadline_ns:
                 raise BrokerFailed(
                     f"the broker was not ready in {self._start_timeout_ms} ms{self.log_suffix()}"
                 )
 
-    def _failed_start(self) -> BrokerFailed:
-        assert self._child is not None
-        code = peek_exit(self._child.pid)
+    def find_end(self) -> BrokerFailed | None:
+        """Return the error of a broker that has ended without stop(). Return None if it runs or was not started."""
+        child = self._child
+        return self._ended_error(child) if child is not None and self._has_ended() else None
+
+    def _has_ended(self) -> bool:
+        # Read the descriptor once, because another thread can start or stop the broker. Without one it is starting.
+        pidfd = self.pidfd
+        return pidfd >= 0 and wait_ended(pidfd, 0)
+
+    def _ended_error(self, child: subprocess.Popen[bytes]) -> BrokerFailed:
+        code = peek_exit(child.pid)
         failure = BrokerFailed(f"the broker ended with {exit_text(code)}{self.log_suffix()}")
         failure.exit_code = code
         return failure
@@ -150,7 +160,8 @@ class BrokerProcess:
 
         Its children notice its death and end. stop() returns no error for this kill.
         """
-        assert self._child is not None, "the broker is not running"
+        if self._child is None:
+            raise BrokerFailed("the broker is not running: kill() needs a broker that was started")
         self._is_killed = True
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from kproc.client.errors import ClientError, ConnectionLost
-from kproc.embedded.process import BrokerFailed, BrokerProcess
 
 if TYPE_CHECKING:
     from kproc.client import Client
+    from kproc.embedded.process import BrokerProcess
 
 _COPY_MS: Final = 60_000
 """Timeout, in ms, of the operations. A snapshot copies the data directory, which can be large."""
@@ -46,7 +46,7 @@ class BrokerSnapshot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        if self._state.is_running:
+        if self._state.has(self):
             self.delete()
 
 
@@ -61,10 +61,6 @@ class BrokerState:
         # The snapshots that exist, by name, in the order of their creation.
         self._snapshots: dict[str, BrokerSnapshot] = {}
 
-    @property
-    def is_running(self) -> bool:
-        return self._process.is_running
-
     def snapshot(self) -> BrokerSnapshot:
         """Let the broker copy its state. Return the snapshot."""
         with self._lock:
@@ -76,8 +72,12 @@ class BrokerState:
         """Return the snapshots that were not deleted, in the order of their creation."""
         return list(self._snapshots.values())
 
+    def has(self, snapshot: BrokerSnapshot) -> bool:
+        """Return True if the broker runs and its copy for the snapshot exists."""
+        return self._process.is_running and self._snapshots.get(snapshot.name) is snapshot
+
     def discard_snapshots(self) -> None:
-        """Forget the snapshots, because a restart of the broker deletes its copies of the data."""
+        """Forget the snapshots, because a stop or restart of the broker deletes its copies of the data."""
         self._snapshots.clear()
 
     def delete(self, snapshot: BrokerSnapshot) -> None:
@@ -112,6 +112,4 @@ class BrokerState:
                 client.timeout_ms = _COPY_MS
                 return client.operate(operation, **arguments)
         except ClientError as error:
-            if not self.is_running:
-                raise BrokerFailed(f"the broker has ended{self._process.log_suffix()}") from error
-            raise RuntimeError(str(error)) from error
+            raise self._process.find_end() or RuntimeError(str(error)) from error

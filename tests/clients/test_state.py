@@ -180,7 +180,7 @@ def test_restore_without_its_snapshot_fails_clearly(stateful: Broker) -> None:
             other.restore(snapshot)
         other.kill()
         wait_until(lambda: not other.is_running, what="the other broker has ended")
-        with pytest.raises(BrokerFailed, match="the broker has ended"):
+        with pytest.raises(BrokerFailed, match="the broker ended with signal SIGKILL"):
             other.reset()
 
 

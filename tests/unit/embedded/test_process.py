@@ -239,3 +239,38 @@ def test_shortage_of_descriptors_is_no_ended_process():
         patch.setattr("builtins.open", has_no_descriptor)
         with pytest.raises(OSError, match="Too many open files"):
             session_members(os.getsid(0))
+
+
+def test_blocks_of_a_stopped_broker_are_left_quietly(scratch):
+    """The state of a block has ended with the broker, or with its restart."""
+    broker = Broker(transport="inline").start()
+    with broker.time.freeze(), broker.snapshot() as snapshot:
+        broker.restart()
+    with pytest.raises(RuntimeError, match="does not exist"):
+        broker.restore(snapshot)
+    with broker.snapshot() as deleted:
+        deleted.delete()
+    with broker.time.freeze(), broker.snapshot() as snapshot:
+        broker.stop()
+    with pytest.raises(BrokerFailed, match="not running"):
+        broker.kill()
+    with broker, pytest.raises(RuntimeError, match="does not exist"):
+        broker.restore(snapshot)
+
+
+def test_methods_of_an_ended_broker_name_its_end(scratch):
+    broker = Broker(transport="inline").start()
+    broker.kill()
+    wait_ended(broker._process.pidfd, 10_000)
+    calls = (
+        lambda: broker.create_topic("t"),
+        lambda: broker.group("g").state,
+        lambda: broker.faults.list(),
+        lambda: broker.wait_until_idle(60),
+        broker.snapshot,
+        broker.start,
+    )
+    for call in calls:
+        with pytest.raises(BrokerFailed, match="the broker ended with signal SIGKILL"):
+            call()
+    broker.stop()
