@@ -167,7 +167,8 @@ def _chosen(
     for item in topics:
         name, _, numbers = item.partition(":")
         [metadata] = checked_topics(client, [name])
-        chosen[name] = chosen_partitions(metadata, _partition_numbers(item, numbers))
+        found = chosen_partitions(metadata, _partition_numbers(item, numbers))
+        chosen[name] = sorted({*chosen.get(name, ()), *found})
     return chosen
 
 

@@ -328,4 +328,6 @@ def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: 
     if plan.details.get("records_per_transaction"):
         details += f"in transactions of {plan.details['records_per_transaction']}, "
     lanes = counted(connections, "connection")
-    return f"{totals.records} records {verb} {plan.topic} in {used.seconds:.1f} s, {details}{lanes}"
+    return (
+        f"{counted(totals.records, 'record')} {verb} {plan.topic} in {used.seconds:.1f} s, {details}{lanes}"
+    )

@@ -18,6 +18,7 @@ DEBUG: Final = "msg"
 # Report an error only if it has lasted this long. Shorter ones are normal, for example when a partition changes its
 # leader.
 _TELL_AFTER_S: Final = 1.0
+_LOCAL: Final = "Local: "  # librdkafka's prefix for errors that it found itself, such as a timeout.
 _REFUSED: Final = re.compile(r"MessageSet .* encountered error: (.*) \(actions [^)]*Retry")
 
 
@@ -37,12 +38,14 @@ class Refusals(logging.Handler):
         self.logger.handlers = [self]
 
     def reason(self) -> str | None:
-        """Return why the broker rejected the last records, or None if it did not. Can send a request for the status."""
+        """Return why the last records were not stored, or None without an error. Can send a request for the status."""
         if self._last is None:
             return None
         is_storage_error = self._last.endswith(f"({ErrorCode.KAFKA_STORAGE_ERROR.name})")
         if is_storage_error and _is_disk_full(self._bootstrap):
             return "the broker's disk is full"
+        if self._last.startswith(_LOCAL):
+            return f"the last request failed: {self._last.removeprefix(_LOCAL)}"
         return f"the broker's last error was {self._last}"
 
     def emit(self, record: logging.LogRecord) -> None:

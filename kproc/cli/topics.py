@@ -109,6 +109,7 @@ def delete(
     from kproc.wire.header import ApiKey
 
     consent.check("topic delete")
+    names = list(dict.fromkeys(names))  # The broker rejects a repeated name.
     with connect(bootstrap) as client:
         if consent.needs_plan:
             rows = _deletions(client, names, if_exists=if_exists)
@@ -135,7 +136,7 @@ def _deletions(client: Client, names: list[str], *, if_exists: bool) -> list[dic
     from kproc.broker.security.acl import Operation
     from kproc.common.errors import ErrorCode
 
-    topics = topic_metadata(client, list(dict.fromkeys(names)), with_operations=True)
+    topics = topic_metadata(client, names, with_operations=True)
     tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
     refusals = [
         explain(topic["name"], topic["error_code"])

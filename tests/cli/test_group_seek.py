@@ -34,6 +34,7 @@ def test_group_seek_without_execute_changes_nothing(kproc, filled, group):
         ("--shift=-2", {0: 5, 1: 1}),
         ("--shift=-9", {0: 0, 1: 0}),
         ("--shift 2 --topic {topic}:1", {0: 7, 1: 5}),
+        ("--shift 2 --topic {topic}:1 --topic {topic}:0", {0: 9, 1: 5}),
     ],
 )
 def test_group_seek_targets_stay_within_the_log(kproc, filled, group, where, expected):

@@ -33,7 +33,7 @@ def test_topic_command_life_cycle(kproc):
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
     assert name in told(kproc(f"topic describe {name}"))
     assert told(kproc(f"topic describe {name[:-1]}[{name[-1]}] {name}")) == told(kproc(f"topic describe {name}"))
-    assert told(kproc(f"topic delete {name} --yes")) == f"deleted {name}\n"
+    assert told(kproc(f"topic delete {name} {name} --yes")) == f"deleted {name}\n"
     assert refused(kproc(f"topic describe {name}")) == f"kproc: {name}: unknown topic\n"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kproc.cli.bottleneck import Finding
 from kproc.cli.perf import ProduceLoad, split_records
-from kproc.cli.perf_run import LoadPlan, LoadUsage, find_limit
+from kproc.cli.perf_run import LoadPlan, LoadReport, LoadUsage, find_limit
 from kproc.tools.perf.load import LoadTotals
 from tests.support.cases import in_one_test
 from tests.support.status_rows import role, start, status
@@ -28,6 +30,12 @@ def limit(
         totals.times.add(latency_ms * 1_000_000)
     before = start(after) if after is not None else None
     return find_limit(plan, totals, LoadUsage(1.0, client, host), before, after, 4)
+
+
+def test_report_of_one_record_names_it_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    plan, totals = LoadPlan("consume", "t", 1.0, None, None, {}), LoadTotals(requests=1, records=1)
+    LoadReport("b:1", plan, totals, LoadUsage(1.0, 0.1, 0.5), Finding("none", ""), {}, 1).print()
+    assert capsys.readouterr().out.startswith("1 record consumed from t in 1.0 s, 1 connection\n")
 
 
 def test_throttled_load_names_the_quota() -> None:

@@ -69,6 +69,12 @@ def test_storage_error_keeps_its_name_if_the_disk_is_not_full(monkeypatch: pytes
     assert reason.endswith("(KAFKA_STORAGE_ERROR)")
 
 
+def test_timeout_is_not_called_an_error_of_the_broker() -> None:
+    watch = Refusals("t", "127.0.0.1:1")
+    log(watch, "Local: Timed out")
+    assert watch.reason() == "the last request failed: Timed out"
+
+
 def test_short_error_is_not_reported(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     watch = Refusals("t", "127.0.0.1:1")
     log(watch, REPLICAS)
