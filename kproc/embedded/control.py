@@ -36,7 +36,7 @@ from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.own_host import is_own_host
 from kproc.embedded import operations as _operations  # noqa: F401 - it registers them
 from kproc.embedded.broker import Broker
-from kproc.embedded.control_operation import OPERATIONS, InvalidArgument
+from kproc.embedded.control_operation import OPERATIONS
 from kproc.embedded.process import BrokerFailed
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ _SLOT_WAIT_S: Final = 1
 """Longest wait, in s, until the thread of a connection that was shut down has freed its slot."""
 _CLOSE_POLL_S: Final = 0.1
 """Interval, in s, between checks whether to stop, and for requests that take too long."""
+_DISCARDED_BYTES: Final = 1 << 16
+_METHODS: Final = "there are only GET / and POST with the name of an operation"
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _SCHEME: Final = "Bearer "
 _TOKEN: Final = re.compile(r"[!-~]{16,}")
@@ -112,7 +114,7 @@ class ControlServer:
             self._running += 1
         try:
             return 200, operation.call(self.broker, body or b"{}")
-        except (msgspec.DecodeError, RecursionError, InvalidArgument) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             return 400, _error(f"{name}: {error}")
         except TimeoutError as error:
             return 504, _error(str(error))
@@ -226,7 +228,7 @@ class _HttpOperation(BaseHTTPRequestHandler):
         if not self._is_admitted():
             return
         if self.path != "/":
-            self._respond(405, _error("there are only GET / and POST with the name of an operation"))
+            self._respond(405, _error(_METHODS))
             return
         operations = {name: each.summary for name, each in sorted(OPERATIONS.items())}
         arguments = {name: each.arguments for name, each in sorted(OPERATIONS.items())}
@@ -236,11 +238,10 @@ class _HttpOperation(BaseHTTPRequestHandler):
         """Run the operation of the path."""
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not _LENGTH.fullmatch(length):
-            self._respond(411, _error("a request needs Content-Length"))
+            self._reject(411, "a request needs Content-Length")
         elif int(length) > BODY_BYTES_MAX:
-            self._respond(413, _error(f"a request has {BODY_BYTES_MAX:,} bytes at most"))
-        # Read the body before the token is checked. If a socket is closed with unread bytes, the kernel sends a reset,
-        # and the client can lose the answer.
+            self._reject(413, f"a request has {BODY_BYTES_MAX:,} bytes at most")
+        # Read the body before the token is checked, because an answer that leaves it unread can be lost (_reject).
         elif len(body := self.rfile.read(int(length))) == int(length) and self._is_admitted():
             self._respond(*self.server.control.call(self.path.removeprefix("/"), body))
 
@@ -263,7 +264,20 @@ class _HttpOperation(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Respond with a JSON error. http.server calls this for a request that is not HTTP or has another method."""
-        self._respond(code, _error(message or self.responses[code][0]))
+        text = message or self.responses[code][0]
+        self._reject(code, f"{text}: {_METHODS}" if code == 501 else text)
+
+    def _reject(self, status: int, text: str) -> None:
+        """Respond with an error to a request whose body was not read, and discard the rest of the request.
+
+        If a socket is closed with unread bytes, the kernel sends a reset, and the client can lose the answer.
+        """
+        self._respond(status, _error(text))
+        # The client closes the connection when it has read the answer. service_actions() limits the time.
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while self.rfile.read(_DISCARDED_BYTES):
+                pass
 
     def _respond(self, status: int, answer: dict[str, Any]) -> None:
         body = msgspec.json.encode(answer)

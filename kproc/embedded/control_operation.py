@@ -20,10 +20,6 @@ import msgspec
 from kproc.embedded.broker import Broker
 
 
-class InvalidArgument(ValueError):
-    """The arguments of an operation of the control API are wrong. The message is one line for the client."""
-
-
 class ControlOperation(NamedTuple):
     """A function of the control API, with the decoder of its JSON arguments."""
 
@@ -31,7 +27,10 @@ class ControlOperation(NamedTuple):
     decoder: msgspec.json.Decoder[msgspec.Struct]
 
     def call(self, broker: Broker, body: bytes) -> dict[str, Any]:
-        """Call the function with the members of a JSON object. Raises msgspec.DecodeError if they are invalid."""
+        """Call the function with the members of a JSON object.
+
+        Raises msgspec.DecodeError, RecursionError, or ValueError (text that is not UTF-8) if they are invalid.
+        """
         arguments = self.decoder.decode(body)
         return self.run(broker, **{name: getattr(arguments, name) for name in arguments.__struct_fields__})
 

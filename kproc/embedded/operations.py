@@ -14,7 +14,7 @@ import msgspec
 from kproc.client.faults import Rule
 from kproc.common.json_bytes import json_text
 from kproc.embedded.broker import Broker
-from kproc.embedded.control_operation import InvalidArgument, operation
+from kproc.embedded.control_operation import operation
 from kproc.embedded.requests import RequestMatch, SeenRequests
 from kproc.embedded.state import BrokerSnapshot
 from kproc.embedded.topic_records import Isolation
@@ -122,7 +122,7 @@ def _get_snapshot(broker: Broker, name: str) -> BrokerSnapshot:
     for each in broker.snapshots():
         if each.name == name:
             return each
-    raise InvalidArgument(f"snapshot {name!r} does not exist: snapshot/list names those that do")
+    raise ValueError(f"snapshot {name!r} does not exist: snapshot/list names those that do")
 
 
 # -- roles
@@ -131,24 +131,21 @@ def _get_snapshot(broker: Broker, name: str) -> BrokerSnapshot:
 @operation("role/kill")
 def kill_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
     """Kill a role's process, and return when its successor serves."""
-    with _rejected_arguments():
-        broker.kill_role(role, index)
+    broker.kill_role(role, index)
     return {"role": role, "index": index}
 
 
 @operation("role/pause")
 def pause_role(broker: Broker, *, role: str, index: Index = 0, ttl_ms: TtlMs = _PAUSE_MS) -> dict[str, Any]:
     """Let a role's process stand still until role/resume, or for `ttl_ms` at most."""
-    with _rejected_arguments():
-        broker.paused_roles.pause(role, index, ttl_ms=ttl_ms)
+    broker.paused_roles.pause(role, index, ttl_ms=ttl_ms)
     return {"role": role, "index": index}
 
 
 @operation("role/resume")
 def resume_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
     """Let a paused process go on, and return when it serves."""
-    with _rejected_arguments():
-        broker.paused_roles.resume(role, index)
+    broker.paused_roles.resume(role, index)
     return {"role": role, "index": index}
 
 
@@ -271,8 +268,7 @@ def list_requests(
     broker: Broker, *, api: str | None = None, match: RequestConditions = _ANY, last: Rows = 1000
 ) -> dict[str, Any]:
     """Return the `requests` that fulfil all conditions of `match`, the `last` of them, and how many are `lost`."""
-    with _rejected_arguments():
-        found = broker.requests.list(api, **match.as_match())
+    found = broker.requests.list(api, **match.as_match())
     return _recorded(broker, found[-last:])
 
 
@@ -286,7 +282,7 @@ def wait_for_requests(
     timeout_ms: WaitMs = _TIMEOUT_MS,
 ) -> dict[str, Any]:
     """Return the first `count` `requests` that match, when they have come."""
-    with _rejected_arguments(), _failed_wait():
+    with _failed_wait():
         found = broker.requests.wait_for(api, count=count, timeout_s=timeout_ms / 1000, **match.as_match())
     return _recorded(broker, found[:count])
 
@@ -347,22 +343,13 @@ def remove_all_faults(broker: Broker) -> dict[str, Any]:
 def _get_rule(broker: Broker, rule_id: int) -> Rule:
     rule = broker.faults.find(rule_id)
     if rule is None:
-        raise InvalidArgument(f"fault rule {rule_id} was removed, or was not added by this API")
+        raise ValueError(f"fault rule {rule_id} was removed, or was not added by this API")
     return rule
 
 
 def _described(rule: Rule) -> dict[str, Any]:
     counts = rule.counts
     return {"id": rule.id, "matches": counts.matches, "hits": counts.hits, "rule": rule.rule}
-
-
-@contextmanager
-def _rejected_arguments() -> Iterator[None]:
-    """Convert a ValueError of a kproc.Broker's method to InvalidArgument, which is answered with HTTP status 400."""
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from error
 
 
 @contextmanager

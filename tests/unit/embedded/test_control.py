@@ -76,7 +76,8 @@ def test_wrong_requests_get_a_status_and_a_reason(control: ControlServer) -> Non
     cases = [
         ("POST /no/such", b"", {}, 404, "unknown operation 'no/such': GET / names all"),
         (f"GET /{NAME}", b"", {}, 405, "there are only GET / and POST"),
-        (f"PUT /{NAME}", b"", {}, 501, "Unsupported method"),
+        (f"PUT /{NAME}", b"{}", {}, 501, "Unsupported method ('PUT'): there are only GET / and POST"),
+        (f"POST /{NAME}", b'{"\xff": 1}', {}, 400, "broker/info: 'utf-8' codec can't decode byte 0xff"),
         (f"POST /{NAME} x", b"", {}, 400, "Bad request"),
         (f"POST /{NAME}", b"{", {}, 400, "broker/info: Input data was truncated"),
         (f"POST /{NAME}", b"[]", {}, 400, "broker/info: Expected `object`, got `array`"),
@@ -96,6 +97,12 @@ def test_wrong_requests_get_a_status_and_a_reason(control: ControlServer) -> Non
         found = ask(control, start, body, **headers)
         assert found[0] == status, (start, headers, found)
         assert found[1]["error"].startswith(reason), (start, headers, found)
+
+
+def test_client_that_sends_a_large_body_reads_the_reason(control: ControlServer) -> None:
+    """It sends all before it reads. An answer beside unread bytes would be lost by a reset."""
+    status, answer = ask(control, f"POST /{NAME}", bytes(8 * BODY_BYTES_MAX))
+    assert (status, answer["error"]) == (413, "a request has 1,048,576 bytes at most")
 
 
 def test_defect_of_an_operation_is_an_answer(control: ControlServer, monkeypatch: pytest.MonkeyPatch) -> None:
