@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NOT_FOR_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]+")
 _NAME_CHARACTERS: Final = 100
+_TOPIC_ARGUMENTS: Final = frozenset(("partitions", "configs"))
 _FAULT: Final = "kproc_fault"
 _FAULT_METHODS: Final = (
     "fail", "delay", "close", "drop_request", "drop_answer", "delay_answer", "cut_answer", "throttle", "advertise",
@@ -120,12 +121,16 @@ def kproc_clean_broker(kproc_broker: Broker) -> Broker:
 def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a fresh topic, deleted when the test ends."""
     marker = request.node.get_closest_marker("kproc_topic")
-    if marker is not None and marker.args:
-        raise pytest.UsageError(f"{request.node.nodeid}: kproc_topic takes partitions= and configs= by name")
+    arguments = dict(marker.kwargs) if marker is not None else {}
+    wrong = [*map(repr, marker.args if marker is not None else ()), *(arguments.keys() - _TOPIC_ARGUMENTS)]
+    if wrong:
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: the marker kproc_topic takes partitions= and configs= by name, not {wrong[0]}"
+        )
     if "kproc_clean_broker" in request.fixturenames:
         request.getfixturevalue("kproc_clean_broker")  # Reset first: a later reset would delete the topic.
     name = _topic_name(request.node.name)
-    kproc_broker.create_topic(name, **(marker.kwargs if marker is not None else {}))
+    kproc_broker.create_topic(name, **arguments)
     yield name
     _delete_topic(kproc_broker, name)
 

@@ -11,13 +11,14 @@ when the connection ends.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
@@ -66,6 +67,23 @@ class Match(Occasions, total=False):
     topic: str
     group: str
     transactional_id: str
+
+
+_AddRule = TypeVar("_AddRule", bound=Callable[..., "Rule"])
+
+
+def _with_conditions(conditions: type[Occasions]) -> Callable[[_AddRule], _AddRule]:
+    """Add the names of the conditions to a method's docstring, because help() shows only the name of their type."""
+
+    def document(method: _AddRule) -> _AddRule:
+        # Without docstrings (python -OO) there is nothing to show.
+        if method.__doc__ is not None:
+            names = ", ".join(conditions.__annotations__)
+            text = f"Further arguments are conditions, and all of them must hold: {names}."
+            method.__doc__ = f"{inspect.cleandoc(method.__doc__)}\n\n{text}"
+        return method
+
+    return document
 
 
 class RuleCounts(NamedTuple):
@@ -181,6 +199,7 @@ class Faults:
 
     # -- one method for each kind of fault
 
+    @_with_conditions(Match)
     def fail(self, api: Apis, *, error: str, **match: Unpack[Match]) -> Rule:
         """Let the broker answer with an error, by its name in Kafka's protocol, instead of executing the request.
 
@@ -188,14 +207,17 @@ class Faults:
         """
         return self._add({"action": "fail", "error": error}, api, match)
 
+    @_with_conditions(Match)
     def delay(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
         """Let the broker wait before it executes the request. Later requests of the connection wait, too."""
         return self._add({"action": "delay", "ms": ms}, api, match)
 
+    @_with_conditions(Match)
     def close(self, api: Apis = None, **match: Unpack[Match]) -> Rule:
         """Let the broker close the connection instead of executing the request."""
         return self._add({"action": "close"}, api, match)
 
+    @_with_conditions(Match)
     def drop_request(self, api: Apis = None, **match: Unpack[Match]) -> Rule:
         """Let the broker ignore the request.
 
@@ -203,14 +225,17 @@ class Faults:
         """
         return self._add({"action": "drop-request"}, api, match)
 
+    @_with_conditions(Match)
     def drop_answer(self, api: Apis = None, *, close: bool = False, **match: Unpack[Match]) -> Rule:
         """Let the broker execute the request and never answer. With `close`, it closes the connection instead."""
         return self._add({"action": "drop-answer", "closes": close}, api, match)
 
+    @_with_conditions(Match)
     def delay_answer(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
         """Let the broker execute the request and send the answer `ms` milliseconds later."""
         return self._add({"action": "delay-answer", "ms": ms}, api, match)
 
+    @_with_conditions(Match)
     def cut_answer(self, api: Apis = None, *, size: int | None = None, **match: Unpack[Match]) -> Rule:
         """Let the broker execute the request, but send only a part of the answer and close the connection.
 
@@ -219,6 +244,7 @@ class Faults:
         rule = {"action": "cut-answer"} if size is None else {"action": "cut-answer", "bytes_sent": size}
         return self._add(rule, api, match)
 
+    @_with_conditions(Match)
     def throttle(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
         """Let the broker execute the request and answer with `throttle_time_ms`.
 
@@ -226,6 +252,7 @@ class Faults:
         """
         return self._add({"action": "throttle", "ms": ms}, api, match)
 
+    @_with_conditions(Match)
     def advertise(self, ranges: Mapping[str, tuple[int, int] | None], **match: Unpack[Match]) -> Rule:
         """Let the broker answer ApiVersions with these (first, last) versions by API name. None leaves an API out."""
         return self._add({"action": "advertise", "ranges": dict(ranges)}, "ApiVersions", match)
@@ -256,10 +283,12 @@ class Faults:
         """
         return self._add({"action": "fill-disk", "free_bytes": free_bytes}, None, {})
 
+    @_with_conditions(Occasions)
     def fail_write(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
         """Fail writes to the log of the topic's partitions with an error, by its name in errno(3)."""
         return self._add({"action": "fail-write", "error": error, "topic": topic}, None, occasions)
 
+    @_with_conditions(Occasions)
     def fail_sync(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
         """Fail syncs of the logs of the topic's partitions with an error of errno(3).
 

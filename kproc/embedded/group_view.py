@@ -28,6 +28,8 @@ _DESCRIBE: Final = {
     _SHARE: (ApiKey.SHARE_GROUP_DESCRIBE, "group_ids"),
     "streams": (ApiKey.STREAMS_GROUP_DESCRIBE, "group_ids"),
 }
+_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+_REBALANCE_HINT: Final = ", which lasts until every member has called poll()"
 _clock: Final = SystemClock()
 _pause: Final = threading.Event()  # Never set, so that wait(seconds) is a sleep.
 
@@ -48,7 +50,7 @@ class BrokerGroup:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"<group {self.name}>"
+        return f"<group {self.name!r}>"
 
     @property
     def state(self) -> str:
@@ -65,7 +67,10 @@ class BrokerGroup:
 
     @property
     def members(self) -> list[SeenMember]:
-        """The members. Raises RuntimeError if the group does not exist."""
+        """The members, each with `member_id`, `client_id` and `host`.
+
+        Raises RuntimeError if the group does not exist.
+        """
         key, names = _DESCRIBE[self._existing_type()]
         with self._connect() as client:
             [row] = client.call_latest(key, {names: [self.name]})["groups"]
@@ -128,8 +133,9 @@ class BrokerGroup:
             if _clock.now_ns() > until_ns:
                 wanted = state if members is None else f"{state} with {members} members"
                 found = present if members is None else f"{present} with {count}"
+                hint = _REBALANCE_HINT if present in _REBALANCING else ""
                 raise AssertionError(
-                    f"group {self.name} is not {wanted} within {timeout_s:g} s: it is {found}"
+                    f"group {self.name!r} is not {wanted} within {timeout_s:g} s: it is {found}{hint}"
                 )
             _pause.wait(_POLL_S)
 
@@ -145,7 +151,7 @@ class BrokerGroup:
     def _existing_type(self) -> str:
         found = self._type_and_state()[0]
         if found is None:
-            raise RuntimeError(f"group {self.name} does not exist")
+            raise RuntimeError(f"group {self.name!r} does not exist")
         return found
 
     def _committed(self, client: Client) -> dict[Partition, int]:
@@ -172,4 +178,4 @@ class BrokerGroup:
         from kproc.client import error_text
 
         if code:
-            raise RuntimeError(f"group {self.name}: {error_text(code)}")
+            raise RuntimeError(f"group {self.name!r}: {error_text(code)}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
 from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.common.errors import ErrorCode
 from kproc.embedded.process import BrokerFailed
 from kproc.wire.header import ApiKey, kafka_name
 
@@ -29,6 +30,7 @@ OWN_CLIENT_ID: Final = "kproc-embedded"
 """The client id of kproc.Broker's own connections, whose requests are not recorded."""
 _POLL_S: Final = 0.05
 _SHOWN_MAX: Final = 30
+_NOT_RECORDED: Final = "no request is recorded: use `with broker.requests.recording():`"
 _RESULTS: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
 _clock: Final = SystemClock()
 
@@ -184,10 +186,13 @@ class RequestRecorder:
 
         api: an API's name in Kafka's protocol, such as "OffsetCommit"; None for all APIs.
 
-        Raises ValueError for an unknown API, and TypeError for an unknown condition.
+        Raises ValueError for an unknown API or result, TypeError for an unknown condition, and RuntimeError if there
+        was no recording.
         """
         _reject_unknown(api, match)
         with self._lock:
+            if not self._watch:
+                raise RuntimeError(_NOT_RECORDED)
             if self._thread is not None:
                 try:
                     self._read()
@@ -213,7 +218,7 @@ class RequestRecorder:
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while len(found := self.list(api, **match)) < count:
             if self._thread is None:
-                raise RuntimeError("no request is recorded: use `with broker.requests.recording():`")
+                raise RuntimeError(_NOT_RECORDED)
             if _clock.now_ns() > until_ns:
                 wanted = " ".join([api or "request", *(f"{key}={value!r}" for key, value in match.items())])
                 raise AssertionError(
@@ -246,6 +251,12 @@ def _reject_unknown(api: str | None, match: RequestMatch) -> None:
         raise ValueError(f"unknown API {api!r}: `kproc api` shows all, such as Produce")
     for name in match.keys() - RequestMatch.__annotations__.keys():
         raise TypeError(f"unknown condition {name!r}: use {', '.join(RequestMatch.__annotations__)}")
+    result = match.get("result", "ok")
+    if result not in _RESULTS.values() and result not in ErrorCode.__members__:
+        others = ", ".join(map(repr, _RESULTS.values()))
+        raise ValueError(
+            f"unknown result {result!r}: use {others} or an error, such as 'NOT_LEADER_OR_FOLLOWER'"
+        )
 
 
 def _as_seen(row: dict[str, Any]) -> SeenRequest:

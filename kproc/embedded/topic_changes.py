@@ -37,7 +37,7 @@ def configure_group(connect: Callable[[], Client], name: str, configs: Mapping[s
         answer = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, group_configuration(name, settings))
     [result] = answer["responses"]
     if result["error_code"]:
-        raise RuntimeError(f"group {name}: {result['error_message']}")
+        raise RuntimeError(f"group {name!r}: {result['error_message']}")
 
 
 def _change_topic(
@@ -48,4 +48,4 @@ def _change_topic(
         [result] = client.call_latest(api_key, {**fields, "timeout": _TOPIC_TIMEOUT_MS})[results]
     if result["error_code"]:
         reason = result.get("error_message") or error_text(result["error_code"])
-        raise RuntimeError(f"topic {result['name']}: {reason}")
+        raise RuntimeError(f"topic {result['name']!r}: {reason}")

@@ -42,7 +42,7 @@ class BrokerTopic:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"<topic {self.name}>"
+        return f"<topic {self.name!r}>"
 
     def records(
         self,
@@ -74,7 +74,7 @@ class BrokerTopic:
                     found.append(record)
                     if len(found) > limit:
                         raise TooManyRecords(
-                            f"topic {self.name} has more than {limit} records: raise limit or choose partitions"
+                            f"topic {self.name!r} has more than {limit} records: raise limit or choose partitions"
                         )
         return found
 
@@ -126,15 +126,17 @@ class BrokerTopic:
                         if offset <= record.offset < end:
                             yield _as_topic_record(number, record)
             if next_offset <= offset:
-                raise RuntimeError(f"topic {self.name}-{number}: the log cannot be read at offset {offset}")
+                raise RuntimeError(
+                    f"topic {self.name!r}, partition {number}: the log cannot be read at offset {offset}"
+                )
             offset = next_offset
 
     def _check(self, code: int, partition: int | None = None) -> None:
         from kproc.client import error_text
 
         if code:
-            where = "" if partition is None else f"-{partition}"
-            raise RuntimeError(f"topic {self.name}{where}: {error_text(code)}")
+            where = "" if partition is None else f", partition {partition}"
+            raise RuntimeError(f"topic {self.name!r}{where}: {error_text(code)}")
 
 
 class _FetchedBatch(NamedTuple):

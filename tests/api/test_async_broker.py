@@ -59,7 +59,7 @@ async def use_all(broker: AsyncBroker) -> None:
     assert await during(broker.topic("t").records()) == []
     await during(broker.delete_snapshot(snapshot))
     await during(broker.reset())
-    with pytest.raises(RuntimeError, match=r"topic t: .*UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(RuntimeError, match=r"topic 't': .*UNKNOWN_TOPIC_OR_PARTITION"):
         await during(broker.topic("t").records())
 
 

@@ -47,6 +47,10 @@ TESTS = (
     def test_marked(kproc_broker, kproc_topic):
         assert partitions(kproc_broker, kproc_topic) == 5
 
+    @pytest.mark.kproc_topic(partition=2)
+    def test_misspelled(kproc_topic):
+        pass
+
     @pytest.mark.kproc_topic(configs={"no.such.setting": 1})
     def test_refused(kproc_topic):
         pass
@@ -133,6 +137,8 @@ def test_pytest_plugin_reads_kproc_settings_fixture(shown: str) -> None:
 def test_pytest_plugin_reports_invalid_topic_setting(shown: str) -> None:
     assert "ERROR test_it.py::test_refused" in shown, shown
     assert "Unknown topic config name: no.such.setting" in shown
+    text = "test_misspelled: the marker kproc_topic takes partitions= and configs= by name, not partition"
+    assert text in shown
 
 
 def test_pytest_plugin_shows_the_log_with_a_failed_test(shown: str) -> None:

@@ -56,7 +56,7 @@ def test_group_of_confluent_shows_members_and_lag(observed: Broker, topic: str, 
     consumer.close()
     group.wait_for_state("Empty", members=0)
     with pytest.raises(
-        AssertionError, match=f"group {name} is not Stable with 2 members within 0 s: it is Empty"
+        AssertionError, match=f"group '{name}' is not Stable with 2 members within 0 s: it is Empty"
     ):
         group.wait_for_state("Stable", members=2, timeout_s=0)
 
@@ -92,5 +92,5 @@ def test_share_group_and_streams_group_are_shown(observed: Broker, topic: str) -
         assert [each.client_id for each in group.members] == ["till"]
         assert group.state != "Dead"
         assert set(group.lag) <= {(topic, 0)}
-    with pytest.raises(RuntimeError, match="group nobody does not exist"):
+    with pytest.raises(RuntimeError, match="group 'nobody' does not exist"):
         _ = observed.group("nobody").members

@@ -81,6 +81,10 @@ def test_recording_is_bounded_and_leaves_no_thread(observed: Broker) -> None:
         assert requests.lost >= 3
         with pytest.raises(TypeError, match="unknown condition 'partition': use topic, group, "):
             requests.list(partition=1)  # type: ignore[call-arg]
+        with pytest.raises(
+            ValueError, match="unknown result 'OK': use 'ok', 'no answer', 'closed' or an error, "
+        ):
+            requests.wait_for(result="OK")
     assert {each for each in threading.enumerate() if each.name == "kproc-requests"} <= before
     requests.stop()
     with pytest.raises(

@@ -46,6 +46,13 @@ def test_recorder_thread_does_not_read_after_a_stop() -> None:
     assert reads.count == 1
 
 
+def test_list_without_a_recording_is_rejected() -> None:
+    """An empty list would let `assert not requests.list(...)` pass."""
+    recorder = RequestRecorder(lambda: Reads())  # type: ignore[arg-type, return-value]
+    with pytest.raises(RuntimeError, match="no request is recorded: use"):
+        recorder.list("Produce")
+
+
 class OtherBroker:
     """A client whose peer answers without the recorded requests."""
 

@@ -1,0 +1,28 @@
+"""BrokerGroup: errors of waits."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from kproc.embedded.group_view import BrokerGroup
+
+
+class RebalancingGroups:
+    """A client of a broker with one group, which waits for its members to join again."""
+
+    def call_latest(self, _key: int, _fields: dict[str, Any]) -> dict[str, Any]:
+        row = {"group_id": "shop", "group_type": "Classic", "group_state": "PreparingRebalance"}
+        return {"error_code": 0, "groups": [row]}
+
+
+def test_wait_for_a_rebalance_says_that_members_must_poll() -> None:
+    """A test that waits in the thread of its consumers would otherwise not learn why the group does not change."""
+    group = BrokerGroup(lambda: nullcontext(RebalancingGroups()), "shop")  # type: ignore[arg-type, return-value]
+    with pytest.raises(
+        AssertionError,
+        match=r"group 'shop' is not Stable within 0 s: .* until every member has called poll\(\)$",
+    ):
+        group.wait_for_state("Stable", timeout_s=0)
