@@ -60,11 +60,11 @@ def test_records_beyond_the_limit_and_missing_topics_are_errors(observed: Broker
     for _ in range(3):
         producer.produce(topic, b"a")
     producer.flush(30)
-    with pytest.raises(TooManyRecords, match=f"topic {topic} has more than 2 records"):
+    with pytest.raises(TooManyRecords, match=f"topic '{topic}' has more than 2 records"):
         observed.topic(topic).records(limit=2)
-    with pytest.raises(RuntimeError, match="topic nowhere: "):
+    with pytest.raises(RuntimeError, match="topic 'nowhere': "):
         observed.topic("nowhere").records()
-    with pytest.raises(RuntimeError, match=f"topic {topic}-7: "):
+    with pytest.raises(RuntimeError, match=f"topic '{topic}', partition 7: "):
         observed.topic(topic).records([7])
     with pytest.raises(ValueError, match="unknown isolation 'all'"):
         values(observed, topic, "all")
