@@ -206,7 +206,9 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
         return []
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-    except UnicodeDecodeError:
+        # In the C locale, Python keeps other bytes as surrogates. The error of a later encode() would show a password.
+        text.encode()
+    except UnicodeError:
         usage_error(f"--file {file}: it is not UTF-8")
     return [
         {"name": name, "config_operation": _SET, "value": value}

@@ -186,18 +186,23 @@ def _kinds(mechanisms: list[str] | None) -> list[ScramKind]:
     unknown = [each for each in mechanisms or () if each.upper() not in KINDS]
     if unknown:
         usage_error(f"--mechanism {unknown[0]}: it is {' or '.join(KINDS)}")
-    return [KINDS[each.upper()] for each in dict.fromkeys(mechanisms or KINDS)]
+    return [KINDS[name] for name in dict.fromkeys(each.upper() for each in mechanisms or KINDS)]
 
 
 def _password(name: str, file: Path | None) -> str:
     """Read the password from the file, from standard input, or by a prompt on a terminal."""
-    if file is None and sys.stdin.isatty():
-        password = getpass.getpass(f"Password of {name}: ")
-        if password != getpass.getpass("Again: "):
-            raise Failure("the two passwords differ")
-    else:
-        text = sys.stdin.read(_BYTES_MAX) if file is None or str(file) == "-" else _first_of(file)
-        password = text.partition("\n")[0].rstrip("\r")
+    try:
+        if file is None and sys.stdin.isatty():
+            password = getpass.getpass(f"Password of {name}: ")
+            if password != getpass.getpass("Again: "):
+                raise Failure("the two passwords differ")
+        else:
+            text = sys.stdin.read(_BYTES_MAX) if file is None or str(file) == "-" else _first_of(file)
+            password = text.partition("\n")[0].rstrip("\r")
+        # In the C locale Python keeps other bytes as surrogates. The error of a later encode() would show the password.
+        password.encode()
+    except UnicodeError:
+        raise Failure("the password must be UTF-8") from None
     if not password:
         raise Failure("the password must not be empty")
     return password

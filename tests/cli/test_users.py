@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kproc.broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from kproc.cli.configs import _changes_in
+from kproc.cli.failure import Failure
+from kproc.cli.users import _password
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.command_line import Kproc, call_kproc
@@ -79,7 +84,9 @@ def test_user_commands_on_stopped_broker_keep_clean_marker(tmp_path: Path, kproc
     marker = tmp_path / "data" / CLEAN_SHUTDOWN_FILE
     before = marker.read_bytes()
     where = ("--data", tmp_path / "data")
-    assert kproc("add", "bob", "-m", "scram-sha-256", "--iterations", 5000, *where, stdin="w").returncode == 0
+    twice = ("-m", "scram-sha-256", "-m", "SCRAM-SHA-256")
+    added = kproc("add", "bob", *twice, "--iterations", 5000, *where, stdin="w")
+    assert (added.returncode, added.stdout) == (0, "added bob by SCRAM-SHA-256\n")
     assert users(kproc, *where) == [("bob", "SCRAM-SHA-256", 5000)]
     assert kproc("delete", "bob", "--yes", *where).returncode == 0
     assert users(kproc, *where) == []
@@ -153,6 +160,24 @@ def test_failed_user_commands_print_one_line(
     answer: Any = kproc(*arguments, "--data", tmp_path / "missing", stdin=stdin)
     assert answer.returncode in (1, 2)
     assert complaint in answer.stderr
+
+
+def test_secret_that_is_not_utf8_is_rejected_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of encode() printed the password in the C locale, and a file caused a traceback."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"name=secret\xff\n")
+    for errors in ("strict", "surrogateescape"):
+        for read, problem in (
+            (lambda: _password("bob", None), "the password must be UTF-8"),
+            (lambda: _password("bob", file), "the password must be UTF-8"),
+            (lambda: _changes_in("-"), "--file -: it is not UTF-8"),
+        ):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes()), "utf-8", errors))
+            with pytest.raises(Failure) as raised:
+                read()
+            assert str(raised.value) == problem
 
 
 @pytest.mark.own_broker

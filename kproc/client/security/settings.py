@@ -188,10 +188,18 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
             return parse_properties(Path(place).read_text(encoding="utf-8"))[key]
         except OSError as error:
             raise ConfigError(f"{name}: {match[0]}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{name}: {match[0]}: the file is not UTF-8") from None
         except KeyError:
             raise ConfigError(f"{name}: {match[0]}: the file has no {key}") from None
 
-    return _VARIABLE.sub(find_value, value)
+    found = _VARIABLE.sub(find_value, value)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        # The error of a later request would show the value, which can be a password.
+        raise ConfigError(f"{name}: the value is not UTF-8") from None
+    return found
 
 
 def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> ClientSecurity:

@@ -167,6 +167,22 @@ def test_variables_of_a_file_stand_for_environment_and_files(tmp_path: Path) -> 
         read_client_config(tmp_path / "absent")
 
 
+def test_secret_that_is_not_utf8_is_rejected_and_not_shown(tmp_path: Path) -> None:
+    """The error of the login's encode() printed the password."""
+    path, secret = tmp_path / "client.properties", tmp_path / "secret"
+    secret.write_bytes(f"{SECRET}=".encode() + b"\xff")
+    for value, problem in (
+        (f"${{dir:{tmp_path}:secret}}", "the file is not UTF-8"),
+        (f"${{file:{secret}:key}}", "the file is not UTF-8"),
+        ("${env:SECRET}", "the value is not UTF-8"),
+        (f"{SECRET}\\udcff", "the value is not UTF-8"),
+    ):
+        path.write_text(f"sasl.password={value}\n")
+        with pytest.raises(ConfigError, match=f"^sasl.password: .*{problem}$") as raised:
+            read_client_config(path, {"SECRET": f"{SECRET}\udcff"}.get)
+        assert SECRET not in str(raised.value), value
+
+
 def test_pem_of_one_line_gets_its_lines_back() -> None:
     line = "-----BEGIN CERTIFICATE----- QUJD REVG -----END CERTIFICATE-----"
     security = parse_client_security({"security.protocol": "SSL", "ssl.truststore.certificates": line})
