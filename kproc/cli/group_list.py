@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,25 +30,13 @@ from kproc.cli.streams_group import STREAMS
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import Gaps
 from kproc.cli.unserved import Partition
+from kproc.client.requests import GROUP_STATES
 from kproc.common.clock import SystemClock
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST
 
 if TYPE_CHECKING:
     from kproc.client import Client
-
-# The states of groups. The classic protocol has the two rebalance states, the newer protocols have Assigning and
-# Reconciling, and only streams groups have NotReady.
-STATES: Final = (
-    "Empty",
-    "NotReady",
-    "PreparingRebalance",
-    "CompletingRebalance",
-    "Assigning",
-    "Reconciling",
-    "Stable",
-    "Dead",
-)
 
 
 class GroupOrder(StrEnum):
@@ -62,7 +50,7 @@ class GroupOrder(StrEnum):
 
 
 State = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
+    list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(GROUP_STATES)}.")
 ]
 
 
@@ -81,7 +69,7 @@ def list_groups(
     consumer for consumers of topics, connect for workers of Kafka Connect. Most groups have type classic and protocol
     consumer.
     """
-    wanted = chosen_names("--state", state, STATES)
+    wanted = chosen_names("--state", state, GROUP_STATES)
     gaps = Gaps()
     with connect(bootstrap) as client:
         client.timeout_ms = PATIENCE_MS

@@ -133,13 +133,20 @@ class Rule:
         return self.counts.matches
 
     def wait_for_hits(self, hits: int = 1, *, timeout_s: float = 10.0) -> None:
-        """Return when the rule has acted on this number of requests. Raises TimeoutError after `timeout_s`."""
+        """Return when the rule has acted on this number of requests.
+
+        Raises TimeoutError after `timeout_s`, or when the rule has ended with fewer. Raises ValueError if the rule acts
+        on fewer requests (`times`).
+        """
+        if (most := self.rule.get("times")) is not None and hits > most:
+            raise ValueError(f"{self!r} acts {most} times at most, so it can never have {hits} hits")
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while (found := self.counts).hits < hits:
-            if _clock.now_ns() > until_ns:
+            has_ended = self._last is not None
+            if has_ended or _clock.now_ns() > until_ns:
                 raise TimeoutError(
                     f"{self!r} has acted on {found.hits} requests of {found.matches} that matched, not {hits}, "
-                    f"in {timeout_s:g} s"
+                    + ("and was removed" if has_ended else f"in {timeout_s:g} s")
                 )
             _pause.wait(_POLL_S)
 

@@ -149,6 +149,19 @@ def _by_topic(rows: Mapping[_P, dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"name": topic, "partitions": each} for topic, each in topics.items()]
 
 
+GROUP_STATES: Final = (
+    "Empty",
+    "NotReady",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Stable",
+    "Dead",
+)
+"""The states of groups. The classic protocol has the two rebalance states, the newer protocols have Assigning and
+Reconciling, and only streams groups have NotReady."""
+
 # Resource type GROUP of the requests that describe or alter configs (KIP-848).
 GROUP_RESOURCE: Final = 32
 _SET: Final = 0

@@ -122,8 +122,13 @@ class BrokerGroup:
     def wait_for_state(self, state: str, *, members: int | None = None, timeout_s: float = 10.0) -> None:
         """Wait until the group has this state, and this number of members if `members` is given.
 
-        Raises AssertionError with the present state if the group does not reach it within `timeout_s`.
+        Raises AssertionError with the present state if the group does not reach it within `timeout_s`, and ValueError
+        for an unknown state.
         """
+        from kproc.client.requests import GROUP_STATES
+
+        if state not in GROUP_STATES:
+            raise ValueError(f"unknown state {state!r} of a group: use one of {', '.join(GROUP_STATES)}")
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while True:
             present = self.state

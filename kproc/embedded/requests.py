@@ -21,6 +21,7 @@ from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.errors import ErrorCode
 from kproc.embedded.process import BrokerFailed
+from kproc.embedded.request_names import CONDITIONS, can_name, names_in
 from kproc.wire.header import ApiKey, kafka_name
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ OWN_CLIENT_ID: Final = "kproc-embedded"
 """The client id of kproc.Broker's own connections, whose requests are not recorded."""
 _POLL_S: Final = 0.05
 _SHOWN_MAX: Final = 30
-_NOT_RECORDED: Final = "no request is recorded: use `with broker.requests.recording():`"
+_NOT_RECORDED: Final = (
+    "no request is recorded: use `with broker.requests.recording():`, or request/record over HTTP"
+)
 _RESULTS: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
 _clock: Final = SystemClock()
 
@@ -74,13 +77,19 @@ class SeenRequest(NamedTuple):
         """Return True if this is a request of the API that fulfils all conditions."""
         return (
             (api is None or api == self.api)
-            and _has(match.get("topic"), self.topics)
-            and _has(match.get("group"), self.names)
-            and _has(match.get("transactional_id"), self.names)
+            and self._has_name("topic", match.get("topic"), self.topics)
+            and self._has_name("group", match.get("group"), self.names)
+            and self._has_name("transactional_id", match.get("transactional_id"), self.names)
             and _has(match.get("client_id"), (self.client_id,))
             and _has(match.get("user"), (self.user, self.user.removeprefix("User:")))
             and match.get("version", self.version) == self.version
             and match.get("result", self.result) == self.result
+        )
+
+    def _has_name(self, condition: str, pattern: str | None, first: tuple[str, ...]) -> bool:
+        """Return True if a name of the request fits the pattern. first: the names that the broker has recorded."""
+        return _has(pattern, first) or (
+            self.fields is not None and _has(pattern, tuple(names_in(self.fields, condition)))
         )
 
 
@@ -166,7 +175,8 @@ class RequestRecorder:
                     self._client = self._connect()
                 answer = self._client.operate("monitor", watch=self._watch, has_fields=True, is_last=is_last)
                 rows = [_as_seen(row) for row in answer["lines"] if row["client"] != OWN_CLIENT_ID]
-            except ClientError:
+            except BaseException:
+                # Also after Ctrl-C: the answer may be half read, and would be taken for that of the next call.
                 self._disconnect()
                 raise
             limit = self._seen.maxlen
@@ -186,10 +196,10 @@ class RequestRecorder:
 
         api: an API's name in Kafka's protocol, such as "OffsetCommit"; None for all APIs.
 
-        Raises ValueError for an unknown API or result, TypeError for an unknown condition, and RuntimeError if there
-        was no recording.
+        Raises ValueError for an unknown API or result or a condition that no request of the API can meet, TypeError for
+        an unknown condition, and RuntimeError if there was no recording.
         """
-        _reject_unknown(api, match)
+        _validate(api, match)
         with self._lock:
             if not self._watch:
                 raise RuntimeError(_NOT_RECORDED)
@@ -212,8 +222,8 @@ class RequestRecorder:
     ) -> SeenRequests:
         """Wait until `count` requests match, and return them. Requests before the call count, too.
 
-        Raises AssertionError with the recorded requests if fewer match after `timeout_s`, and RuntimeError if no
-        recording is in progress.
+        Raises AssertionError with the recorded requests if fewer match after `timeout_s`, RuntimeError if no recording
+        is in progress, and the errors of `list`.
         """
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while len(found := self.list(api, **match)) < count:
@@ -246,9 +256,8 @@ def _has(pattern: str | None, names: tuple[str, ...]) -> bool:
     return pattern in names
 
 
-def _reject_unknown(api: str | None, match: RequestMatch) -> None:
-    if api is not None and api not in map(kafka_name, ApiKey):
-        raise ValueError(f"unknown API {api!r}: `kproc api` shows all, such as Produce")
+def _validate(api: str | None, match: RequestMatch) -> None:
+    """Raise an error for conditions that no request can meet, because a test would wait for it in vain."""
     for name in match.keys() - RequestMatch.__annotations__.keys():
         raise TypeError(f"unknown condition {name!r}: use {', '.join(RequestMatch.__annotations__)}")
     result = match.get("result", "ok")
@@ -257,6 +266,17 @@ def _reject_unknown(api: str | None, match: RequestMatch) -> None:
         raise ValueError(
             f"unknown result {result!r}: use {others} or an error, such as 'NOT_LEADER_OR_FOLLOWER'"
         )
+    if api is None:
+        return
+    key = next((each for each in ApiKey if kafka_name(each) == api), None)
+    if key is None:
+        raise ValueError(f"unknown API {api!r}: `kproc api` shows all, such as Produce")
+    for condition in CONDITIONS:
+        if condition in match and not can_name(key, condition):
+            possible = ", ".join(
+                name for name in RequestMatch.__annotations__ if name not in CONDITIONS or can_name(key, name)
+            )
+            raise ValueError(f"requests of {api} have no {condition}, so none can match: use {possible}")
 
 
 def _as_seen(row: dict[str, Any]) -> SeenRequest:

@@ -1,4 +1,4 @@
-"""BrokerGroup: errors of waits."""
+"""BrokerGroup without a broker: errors of waits. With one: tests/clients/test_group_view.py."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def test_wait_for_a_rebalance_says_that_members_must_poll() -> None:
         match=r"group 'shop' is not Stable within 0 s: .* until every member has called poll\(\)$",
     ):
         group.wait_for_state("Stable", timeout_s=0)
+
+
+def test_wait_for_an_unknown_state_is_an_error() -> None:
+    group = BrokerGroup(lambda: pytest.fail("connected"), "g")
+    with pytest.raises(ValueError, match="unknown state 'stable' of a group: use one of Empty, NotReady"):
+        group.wait_for_state("stable", timeout_s=60)

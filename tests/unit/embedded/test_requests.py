@@ -1,4 +1,4 @@
-"""RequestRecorder: its thread reads nothing after stop()."""
+"""RequestRecorder without a broker: its thread, its connection, and conditions that no request can meet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kproc.client import ClientError
 from kproc.client.own_operations import OperationFields
-from kproc.embedded.requests import RequestRecorder
+from kproc.embedded.requests import RequestMatch, RequestRecorder, SeenRequest
 
 
 class StoppedMeanwhile(threading.Event):
@@ -53,13 +53,16 @@ def test_list_without_a_recording_is_rejected() -> None:
         recorder.list("Produce")
 
 
-class OtherBroker:
-    """A client whose peer answers without the recorded requests."""
+class FailingClient:
+    """A client whose peer answers without the recorded requests, or that Ctrl-C interrupts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_interrupted: bool) -> None:
+        self.is_interrupted = is_interrupted
         self.is_closed = False
 
     def operate(self, _name: str, **_fields: Any) -> OperationFields:
+        if self.is_interrupted:
+            raise KeyboardInterrupt
         return OperationFields()
 
     def close(self) -> None:
@@ -67,8 +70,40 @@ class OtherBroker:
 
 
 def test_connection_of_a_recording_that_fails_is_closed() -> None:
-    client = OtherBroker()
-    recorder = RequestRecorder(lambda: client)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ClientError, match="has no field 'lines'"):
-        recorder.start()
-    assert client.is_closed
+    for is_interrupted, expected in ((False, ClientError), (True, KeyboardInterrupt)):
+        client = FailingClient(is_interrupted=is_interrupted)
+        recorder = RequestRecorder(lambda: client)  # type: ignore[arg-type, return-value] # noqa: B023 - used at once
+        with pytest.raises(expected):
+            recorder.start()
+        assert client.is_closed
+
+
+def seen(api: str, topics: tuple[str, ...], fields: dict[str, Any] | None) -> SeenRequest:
+    return SeenRequest(0, api, 0, "c", "User:u", "::1", topics, ("g",), fields, 1, 1, 0.1, "ok")
+
+
+def test_request_matches_by_every_name_in_its_fields() -> None:
+    """The broker records the first three names of a request, and none of some APIs."""
+    many = {"topics": [{"name": name} for name in "abcd"]}
+    transaction = {"v3_and_below_transactional_id": "x"}
+    assert seen("Metadata", ("a", "b", "c"), many).matches("Metadata", {"topic": "d"})
+    assert not seen("Metadata", ("a", "b", "c"), many).matches("Metadata", {"topic": "e*"})
+    assert seen("Produce", ("by-id",), {"topic_data": [{"topic_id": "0f"}]}).matches(None, {"topic": "by-*"})
+    assert seen("AddPartitionsToTxn", (), transaction).matches(None, {"transactional_id": "x", "group": "g"})
+    assert not seen("Produce", (), None).matches(None, {"topic": "a"})
+
+
+def test_condition_that_no_request_can_meet_is_an_error() -> None:
+    recorder = RequestRecorder(lambda: pytest.fail("connected"))
+    cases: list[tuple[str | None, RequestMatch, str]] = [
+        ("Heartbeat", {"topic": "t"}, "Heartbeat have no topic, so none can match: use group, client_id, user"),
+        ("Metadata", {"group": "g"}, "requests of Metadata have no group, so none can match: use topic, client_id"),
+        ("Fetch", {"transactional_id": "x"}, "requests of Fetch have no transactional_id"),
+        (None, {"result": "OK"}, "unknown result 'OK': use 'ok', 'no answer', 'closed' or an error"),
+        ("heartbeat", {}, "unknown API 'heartbeat'"),
+    ]
+    for api, match, text in cases:
+        with pytest.raises(ValueError, match=text):
+            recorder.list(api, **match)
+        with pytest.raises(ValueError, match=text):
+            recorder.wait_for(api, timeout_s=60, **match)
