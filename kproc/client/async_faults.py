@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self
 
+from kproc.client.async_calls import run_or_undo
 from kproc.client.faults import Faults, Rows, Rule, RuleCounts
 
 P = ParamSpec("P")
@@ -38,14 +39,9 @@ class AsyncRule:
         return self._added().__await__()
 
     async def _added(self) -> Self:
-        adding = asyncio.ensure_future(asyncio.to_thread(self._add))
-        try:
-            self._rule = await asyncio.shield(adding)
-        except asyncio.CancelledError:
-            # Cancelling the coroutine does not stop the thread that adds the rule. Remove the rule as soon as the
-            # thread has added it, because the caller never receives it.
-            adding.add_done_callback(_release)
-            raise
+        # `await` has possibly added the rule before `async with`.
+        if self._rule is None:
+            self._rule = await run_or_undo(self._add, lambda rule: rule.release())
         return self
 
     async def __aenter__(self) -> Self:
@@ -71,11 +67,6 @@ class AsyncRule:
     async def remove(self) -> None:
         """Remove the rule. A second call does nothing."""
         await asyncio.to_thread(self.rule.remove)
-
-
-def _release(adding: asyncio.Future[Rule]) -> None:
-    if not adding.cancelled() and adding.exception() is None:
-        adding.result().release()
 
 
 def _in_thread(

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from kproc.client.async_calls import run_or_undo
 
 if TYPE_CHECKING:
     from kproc.client.broker_time import BrokerTime
@@ -42,35 +43,6 @@ def _in_thread(method: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, R
     return run
 
 
-async def _run_or_undo(method: Callable[[], Result], undo: Callable[[Result], object]) -> Result:
-    """Run a method in a thread and return its result.
-
-    undo: called with the result, in a thread, if the caller was cancelled before the method returned.
-    """
-    lock = threading.Lock()
-    is_abandoned = False
-    results: list[Result] = []
-
-    def run() -> Result:
-        result = method()
-        with lock:
-            results.append(result)
-            is_ours = is_abandoned
-        if is_ours:
-            undo(result)
-        return result
-
-    try:
-        return await asyncio.to_thread(run)
-    except asyncio.CancelledError:
-        with lock:
-            is_abandoned = True
-            unreceived = list(results)
-        for result in unreceived:
-            asyncio.get_running_loop().run_in_executor(None, undo, result)
-        raise
-
-
 @contextlib.asynccontextmanager
 async def _in_block(
     context: contextlib.AbstractContextManager[object], value: Result
@@ -79,7 +51,7 @@ async def _in_block(
 
     If the caller is cancelled while the thread enters, the thread leaves the context at once.
     """
-    await _run_or_undo(context.__enter__, lambda _: context.__exit__(None, None, None))
+    await run_or_undo(context.__enter__, lambda _: context.__exit__(None, None, None))
     try:
         yield value
     finally:
@@ -171,7 +143,7 @@ class AsyncBroker:
         """Copy the broker's state. The copy is deleted if the caller is cancelled."""
         # If the caller is cancelled, leave the snapshot's `with` block, which deletes the snapshot and ignores a
         # stopped broker.
-        return await _run_or_undo(
+        return await run_or_undo(
             lambda: self._broker.snapshot(), lambda snapshot: snapshot.__exit__(None, None, None)
         )
 

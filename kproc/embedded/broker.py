@@ -496,9 +496,10 @@ class Broker:
             error.add_note(failure)
 
     async def __aenter__(self) -> Self:
-        import asyncio
+        from kproc.client.async_calls import run_or_undo
 
-        return await asyncio.to_thread(self.start)
+        # A caller that is cancelled during the start does not reach __aexit__, and nobody would stop the broker.
+        return await run_or_undo(self.start, lambda broker: broker._stop(graceful=False))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None

@@ -136,6 +136,32 @@ def test_snapshot_that_is_cancelled_is_deleted(
         assert not [path for path in tmp_path.rglob("*") if made[0].name in path.name]
 
 
+def test_broker_whose_start_is_cancelled_is_stopped(
+    fork_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`async with` was not entered, so nobody else stops it."""
+    broker = forked_broker()(transport="inline")
+    starting, may_start = threading.Event(), threading.Event()
+    start = broker.start
+
+    def start_late() -> Broker:
+        starting.set()
+        may_start.wait(PATIENCE_SECONDS)
+        return start()
+
+    async def check() -> None:
+        entering = asyncio.ensure_future(broker.__aenter__())
+        await asyncio.to_thread(starting.wait, PATIENCE_SECONDS)
+        entering.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await entering
+        may_start.set()
+
+    monkeypatch.setattr(broker, "start", start_late)
+    asyncio.run(check())
+    assert not broker.is_running
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_block_that_is_cancelled_at_its_start_is_left(*, is_late: bool) -> None:
     entering, may_enter, left = threading.Event(), threading.Event(), threading.Event()
