@@ -62,8 +62,7 @@ CommandConfig = Annotated[
     typer.Option(
         "--command-config",
         metavar="FILE",
-        help="Properties file for TLS, login and client.id, with the names of Kafka's clients. "
-        f"[env: {COMMAND_CONFIG_VARIABLE}]",
+        help=f"Properties file for TLS and login, with the names of Kafka's clients. [env: {COMMAND_CONFIG_VARIABLE}]",
     ),
 ]
 GivenClientId = Annotated[
@@ -71,7 +70,8 @@ GivenClientId = Annotated[
     typer.Option(
         "--client-id",
         metavar="NAME",
-        help=f"Name of this client in quotas, logs and kproc clients. [default: {_CLIENT_ID}]",
+        help="Name of this client in quotas, logs and kproc clients. "
+        f"[default: client.id of the file, or {_CLIENT_ID}]",
     ),
 ]
 UsedProfile = Annotated[
@@ -137,11 +137,9 @@ def connection_settings(
 ) -> Iterator[None]:
     """Apply the file of `--command-config`, or else the profile's, to all connections inside the context.
 
-    `client_id` is the value of --client-id. It replaces the client.id of the file.
-
-    A profile without a file means a connection without TLS and login, even if the environment names a file.
-    `connection` is None for a command without --profile. The previous settings are restored, because one process can
-    run several commands.
+    `client_id` is the value of --client-id. It replaces the client.id of the file. A profile without a file means
+    a connection without TLS and login, even if the environment names a file. `connection` is None for a command without
+    --profile. The previous settings are restored, because one process can run several commands.
     """
     global _command_config
     before = _command_config
@@ -316,7 +314,10 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
         each.replace(default=None) if takes_profile and each.name == "bootstrap" else each
         for each in parameters.values()
     ]
-    added: dict[str, Any] = {"command_config": CommandConfig, "client_id": GivenClientId}
+    added: dict[str, Any] = {"command_config": CommandConfig}
+    # A pipeline's --bootstrap has no default. Its specification has the client id of each source and sink.
+    if "bootstrap" not in parameters or parameters["bootstrap"].default is not None:
+        added["client_id"] = GivenClientId
     if takes_profile:
         added["profile"] = UsedProfile
     everything += [

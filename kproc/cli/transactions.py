@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -40,7 +39,7 @@ from kproc.cli.transaction_requests import (
     request_transactions,
     write_abort,
 )
-from kproc.cli.unserved import Partition
+from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -263,8 +262,9 @@ def find_hanging(
 
     `kproc txn abort --topic T --partition N --start-offset O` ends one. Exit code 1 if there is any.
     """
+    errors: dict[Partition, str] = {}
     with connect(bootstrap) as client:
-        found = _hanging(client, topic, int(longer_than * 60_000))
+        found = _hanging(client, topic, int(longer_than * 60_000), errors)
     if output is Format.JSON:
         print_json(found)
     elif found:
@@ -272,6 +272,8 @@ def find_hanging(
         print_table(header, [list(row.values()) for row in found], cut=("TOPIC",))
     else:
         print_line("no hanging transaction")
+    if errors:
+        raise Failure(f"partitions not read: {'; '.join(explain_unserved(bootstrap, errors).values())}")
     if found:
         raise typer.Exit(1)
 
@@ -295,45 +297,41 @@ def _facts(row: Row) -> Row:
     }
 
 
-def _open_transactions(client: Client, partitions: Iterable[Partition]) -> dict[Partition, list[Row]]:
-    """Return the open transactions by partition as `open_transactions` does.
-
-    Raise a Failure if a partition has an error.
-    """
-    refused: dict[Partition, Row] = {}
-    found = open_transactions(client, partitions, refused)
-    for (topic, number), row in refused.items():
-        raise Failure(explain(f"{topic}-{number}", row["error_code"], row["error_message"]))
-    return found
-
-
 def _open_producer(client: Client, topic: str, partition: int, start_offset: int) -> Row:
     """Return the producer whose open transaction begins at `start_offset`. Raise a Failure if there is none."""
     checked_topics(client, [topic])
-    rows = _open_transactions(client, [(topic, partition)])[topic, partition]
-    found = [row for row in rows if row["current_txn_start_offset"] == start_offset]
+    refused: dict[Partition, Row] = {}
+    opened = open_transactions(client, [(topic, partition)], refused)
+    for row in refused.values():
+        raise Failure(explain(f"{topic}-{partition}", row["error_code"], row["error_message"]))
+    found = [row for row in opened[topic, partition] if row["current_txn_start_offset"] == start_offset]
     if not found:
         raise Failure(f"{topic}-{partition}: no open transaction begins at offset {start_offset}")
     return found[0]
 
 
-def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]:
-    """Return the hanging transactions by the rule of KIP-664.
+def _hanging(
+    client: Client, names: list[str] | None, idle_ms: int, errors: dict[Partition, str]
+) -> list[Row]:
+    """Return the hanging transactions by the rule of KIP-664. Add partitions that cannot be read to `errors`.
 
     Such a transaction is open at a partition, its producer has been silent for `idle_ms`, and no coordinator knows the
     partition as part of it.
     """
+    from kproc.client import error_text
+
     topics = topic_metadata(client, None) if names is None else checked_topics(client, names)
     partitions = [
         (str(topic["name"]), int(each["partition_index"])) for topic in topics for each in topic["partitions"]
     ]
-    now_ms = _now_ms()
+    now_ms, refused = _now_ms(), dict[Partition, Row]()
     candidates = [
         (topic, number, row)
-        for (topic, number), rows in _open_transactions(client, partitions).items()
+        for (topic, number), rows in open_transactions(client, partitions, refused).items()
         for row in rows
         if row["last_timestamp"] <= now_ms - idle_ms
     ]
+    errors.update((partition, error_text(row["error_code"])) for partition, row in refused.items())
     if not candidates:
         return []
     # Send ListTransactions last and only for the candidates, because the broker handles it in all transaction

@@ -121,6 +121,12 @@ def test_topic_verify_reads_the_other_partitions(broker: ServedBroker) -> None:
     assert_named(done.stderr)
 
 
+def test_find_hanging_reads_the_other_partitions(broker: ServedBroker) -> None:
+    done = kproc(broker, "txn", "find-hanging")
+    assert (done.returncode, done.stdout) == (1, "no hanging transaction\n")
+    assert_named(done.stderr)
+
+
 def test_group_describe_shows_the_other_partitions(broker: ServedBroker) -> None:
     done = kproc(broker, "group", "describe", "g")
     assert done.returncode == 0

@@ -104,6 +104,8 @@ def test_every_command_that_connects_takes_a_file_of_security() -> None:
     connecting = [(name, given) for name, given in takes if {"bootstrap", "from_broker"} & given]
     assert len(connecting) > 20
     assert [name for name, given in connecting if "command_config" not in given] == []
+    # A specification names the client ids of a pipeline.
+    assert {name for name, given in connecting if "client_id" not in given} == {"kproc.cli.pipeline"}
 
 
 BIG, HUGE = "99999999999", "9" * 30
