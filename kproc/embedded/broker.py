@@ -97,7 +97,9 @@ class Broker:
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
         self._requests: RequestRecorder | None = None
+        # The pauses of the control API end with it, and those of `with` blocks do not.
         self._paused: PausedRoles | None = None
+        self._paused_blocks: PausedRoles | None = None
 
     def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
         return BrokerProcess(start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
@@ -251,19 +253,23 @@ class Broker:
 
         The end of the block always resumes the role, and with `wait` returns when it serves again. After
         kproc.hung.ms (5 s) the status shows the role as hung. With kproc.hung.kill=true the supervisor kills it then.
+        A stop, restart, restore or reset of the broker in the block resumes the role first.
         """
-        from kproc.embedded.roles import paused_role
-
-        return paused_role(self._connect, role, index, wait=wait, timeout_s=timeout_s)
+        if self._paused_blocks is None:
+            self._paused_blocks = self._new_pauses()
+        return self._paused_blocks.paused(role, index, wait=wait, timeout_s=timeout_s)
 
     @property
     def paused_roles(self) -> PausedRoles:
         """Roles that are paused and resumed by name, for the control API. Tests in Python use `pause_role`."""
         if self._paused is None:
-            from kproc.embedded.roles import PausedRoles
-
-            self._paused = PausedRoles(self._connect)
+            self._paused = self._new_pauses()
         return self._paused
+
+    def _new_pauses(self) -> PausedRoles:
+        from kproc.embedded.roles import PausedRoles
+
+        return PausedRoles(self._connect)
 
     def wait_until_idle(self, seconds: float = 10.0) -> None:
         """Wait until the broker has finished what clients have requested, and its own work on logs.
@@ -321,8 +327,9 @@ class Broker:
         """Keep the counts of the fault rules and resume paused roles, because the roles are about to end."""
         if self._faults is not None:
             self._faults.finish()
-        if self._paused is not None:
-            self._paused.resume_all()
+        for paused in (self._paused, self._paused_blocks):
+            if paused is not None:
+                paused.resume_all()
 
     def _broker_state(self) -> BrokerState:
         self._ready_value("pid")

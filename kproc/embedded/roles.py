@@ -48,12 +48,8 @@ def kill_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s:
 
 
 @contextlib.contextmanager
-def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s: float) -> Iterator[None]:
-    """Pause a role by SIGSTOP until the end of the block, which resumes it in any case.
-
-    Arguments and errors are those of `kill_role`. With `wait`, the block ends when the role serves again. If the role
-    was killed in the block, its successor counts.
-    """
+def _stopped_role(connect: Connect, role: str, index: int, *, timeout_s: float) -> Iterator[None]:
+    """Stop a role by SIGSTOP until the end of the block, which continues it in any case."""
     pid, pidfd = _open_role(connect, role, index)
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
@@ -66,14 +62,12 @@ def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
     finally:
         os.close(pidfd)
-    if wait:
-        _wait_served(connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
 
 
 class PausedRoles:
-    """The roles of one broker that were paused by name, until they are resumed or their `ttl_ms` is over.
+    """The roles of one broker that are paused, so that a stop, restart or restore of the broker can resume them first.
 
-    The control API needs it, because an HTTP client has no `with` block. connect: opens a new connection to the broker.
+    The broker would wait for a paused role up to its stop timeout. connect: opens a new connection to the broker.
     Threads may share the object.
     """
 
@@ -82,14 +76,28 @@ class PausedRoles:
         self._lock = threading.Lock()
         self._pauses: dict[tuple[str, int], contextlib.ExitStack] = {}
 
+    @contextlib.contextmanager
+    def paused(self, role: str, index: int, *, wait: bool, timeout_s: float) -> Iterator[None]:
+        """Pause a role until the end of the block, which resumes it in any case.
+
+        Arguments and errors are those of `kill_role`. With `wait`, the block ends when the role serves again. If the
+        role was killed in the block, its successor counts. If the broker was stopped or restarted in the block, the
+        pause has ended before.
+        """
+        pause = self._pause(role, index, timeout_s)
+        try:
+            yield
+        finally:
+            was_paused = self._resume(role, index, pause)
+        if wait and was_paused:
+            _wait_served(self._connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
+
     def pause(self, role: str, index: int, *, ttl_ms: int, timeout_s: float = 30.0) -> None:
-        """Pause a role, and let a thread resume it after `ttl_ms`. Errors are those of `kill_role`."""
-        with self._lock:
-            if (role, index) in self._pauses:
-                raise ValueError(f"{role} {index} is paused already: resume it first")
-            with contextlib.ExitStack() as opened:
-                opened.enter_context(paused_role(self._connect, role, index, wait=False, timeout_s=timeout_s))
-                pause = self._pauses[role, index] = opened.pop_all()
+        """Pause a role, and let a thread resume it after `ttl_ms`, because an HTTP client has no `with` block.
+
+        Errors are those of `kill_role`.
+        """
+        pause = self._pause(role, index, timeout_s)
         timer = threading.Timer(ttl_ms / 1000, self._resume, (role, index, pause))
         timer.daemon = True
         pause.callback(timer.cancel)
@@ -111,11 +119,24 @@ class PausedRoles:
         for (role, index), pause in pauses:
             self._resume(role, index, pause)
 
-    def _resume(self, role: str, index: int, pause: contextlib.ExitStack) -> None:
+    def _pause(self, role: str, index: int, timeout_s: float) -> contextlib.ExitStack:
+        """Pause a role. Return the pause, whose end resumes it."""
         with self._lock:
-            if self._pauses.get((role, index)) is pause:
-                del self._pauses[role, index]
-                pause.close()
+            if (role, index) in self._pauses:
+                raise ValueError(f"{role} {index} is paused already: resume it first")
+            with contextlib.ExitStack() as opened:
+                opened.enter_context(_stopped_role(self._connect, role, index, timeout_s=timeout_s))
+                self._pauses[role, index] = pause = opened.pop_all()
+        return pause
+
+    def _resume(self, role: str, index: int, pause: contextlib.ExitStack) -> bool:
+        """End a pause. Return False if it has ended before."""
+        with self._lock:
+            if self._pauses.get((role, index)) is not pause:
+                return False
+            del self._pauses[role, index]
+            pause.close()
+        return True
 
 
 def _wait_stopped(pid: int, name: str, timeout_s: float) -> None:

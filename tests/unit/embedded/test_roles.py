@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from kproc.client import ClientError
-from kproc.common.sessions import start_ticks
+from kproc.common.sessions import start_ticks, stat_fields
 from kproc.embedded import BrokerFailed
-from kproc.embedded.roles import kill_role, paused_role
+from kproc.embedded.roles import PausedRoles, kill_role
+from tests.support.wait import wait_until
 
 
 class ScriptedStatus:
@@ -70,6 +71,15 @@ def test_role_without_successor_is_reported_with_its_state(child: subprocess.Pop
 
 def test_paused_role_that_is_killed_meanwhile_needs_a_successor(child: subprocess.Popen[bytes]) -> None:
     answers = ScriptedStatus([row(child.pid)], [row(child.pid, state="hung")], [row(os.getpid())])
-    with paused_role(answers, "handler", 0, wait=True, timeout_s=60):
+    with PausedRoles(answers).paused("handler", 0, wait=True, timeout_s=60):
         child.kill()
         child.wait()
+
+
+def test_block_of_a_role_that_a_stop_has_resumed_is_left(child: subprocess.Popen[bytes]) -> None:
+    """The broker is gone then. A stop would otherwise wait for the paused role until its timeout."""
+    roles = PausedRoles(ScriptedStatus([row(child.pid)], ClientError("the broker is gone")))
+    with roles.paused("handler", 0, wait=True, timeout_s=60):
+        assert stat_fields(child.pid)[0] == b"T"
+        roles.resume_all()
+        wait_until(lambda: stat_fields(child.pid)[0] != b"T", what="the role continues")
