@@ -43,6 +43,20 @@ def test_requests_of_two_libraries_are_recorded(observed: Broker) -> None:
     assert requests.list("CreateTopics") == []  # The broker object's own requests are not recorded.
 
 
+def test_dropped_answer_is_recorded_once(observed: Broker) -> None:
+    topic = fresh_name("dropped")
+    observed.create_topic(topic)
+    for close in (True, False):
+        with observed.requests.recording() as requests:
+            with observed.faults.drop_answer("Produce", close=close, topic=topic, times=1) as rule:
+                sent = LIBRARIES["confluent"].produce(observed.bootstrap, topic, [b"a"], timeout_ms=1500)
+                assert sent == [""]
+            assert rule.hits == 1
+            # The client has sent it again, because its connection was closed or its timeout was over.
+            assert [seen.result for seen in requests.wait_for("Produce", count=2, topic=topic)] == ["ok", "ok"]
+            assert len(requests.list("Produce", topic=topic)) == 2
+
+
 def test_wait_without_a_match_fails_with_a_timeline(observed: Broker) -> None:
     topic = fresh_name("orders")
     observed.create_topic(topic)

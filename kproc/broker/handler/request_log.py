@@ -177,8 +177,10 @@ class LoggedRequest(HandlerRequest):
         self._log = None
 
     def _add_line(self, outcome: str, response_bytes: int) -> None:
-        if self._log is not None:
-            self._log.add(self, outcome, response_bytes)
+        # Log one line. A request whose answer a fault rule has dropped ends a second time when its client is gone.
+        log, self._log = self._log, None
+        if log is not None:
+            log.add(self, outcome, response_bytes)
 
     def count_error(self, code: int) -> None:
         super().count_error(code)
