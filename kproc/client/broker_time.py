@@ -43,8 +43,11 @@ class BrokerTime:
     ) -> Self:
         """Advance time by the sum of these durations, also while it is frozen. Time never runs backwards.
 
-        Raises ValueError for a negative duration, and ClientError if this broker's time cannot be moved.
+        Raises ValueError for a negative duration, TypeError for a number without a unit, and ClientError if this
+        broker's time cannot be moved.
         """
+        if not isinstance(duration, timedelta | None):
+            raise TypeError(f"advance({duration!r}) has no unit: use a timedelta, or a name as in seconds=45")
         sum_ = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=ms)
         sum_ += duration or timedelta()
         if sum_ < timedelta():

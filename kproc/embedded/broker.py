@@ -71,12 +71,18 @@ class Broker:
         power_loss: record what the broker syncs, so that `lose_power()` can drop the rest. The data must be temporary,
             and acks=all then waits for a sync.
 
-        Raises ValueError for power_loss with `data`, and TypeError for a single name as `users`.
+        Raises ValueError for an empty `data`, and for power_loss with data that are not temporary, and TypeError for a
+        single name as `users`.
         """
         emulated = {"kproc.emulate.release": emulate} if emulate is not None else {}
-        if power_loss and data is not None:
+        if power_loss and (data is not None or "log.dirs" in (settings or {})):
             raise ValueError(
-                "power_loss=True is for temporary data, because lose_power() destroys data: leave out data="
+                "power_loss=True is for temporary data, because lose_power() destroys data: "
+                "leave out data= and log.dirs"
+            )
+        if data == "":
+            raise ValueError(
+                'data="" names no directory: use data="." for the present one, or leave out data='
             )
         if isinstance(users, str):
             raise TypeError(f"users are a list of names: use users=[{users!r}]")
@@ -391,6 +397,12 @@ class Broker:
                 directory = self._process.prepare()
                 self._make_security(directory)
                 self._process.start(self._command(directory))
+            except OSError as error:
+                self._stop(graceful=False)
+                raise BrokerFailed(
+                    f"cannot start the broker: {error}; its temporary files need a writable directory with free space, "
+                    "such as one that the variable TMPDIR names"
+                ) from error
             except BaseException:
                 self._stop(graceful=False)
                 raise
@@ -409,6 +421,10 @@ class Broker:
 
     def _restart(self, *, kill: bool) -> None:
         ready, directory = self._process.ready, self._process.directory
+        if self._process.is_forked:
+            raise BrokerFailed(
+                "restart() is for the process that started the broker, and not for one forked from it"
+            )
         if directory is None or not ready:
             raise BrokerFailed("the broker is not running: restart() needs a broker that was started")
         self._finish_faults()
@@ -434,9 +450,11 @@ class Broker:
             raise BrokerFailed(
                 "lose_power() needs a record of what was synced: start it with Broker(power_loss=True)"
             )
-        if self._process.directory is not None:
-            (self._process.directory / POWER_DIRECTORY / LOSE_POWER_FILE).touch()
-        self.restart(kill=True)
+        with self._life_cycle:
+            # The directory does not exist any more if the broker has ended. _restart() says so.
+            if self._process.directory is not None and self._process.find_end() is None:
+                (self._process.directory / POWER_DIRECTORY / LOSE_POWER_FILE).touch()
+            self._restart(kill=True)
 
     def _make_security(self, directory: Path) -> None:
         """Create certificates and users if the arguments `tls` or `users` request them."""
@@ -474,19 +492,29 @@ class Broker:
 
     def _stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and delete temporary files. Return an error text if the broker was killed or failed."""
+        if self._process.is_forked:
+            # The pauses, connections and threads are the owner's, and a thread that was not copied can hold a lock.
+            return self._process.stop(graceful=False)
         with self._life_cycle:
-            if graceful:
-                self._finish_faults()
-            if self._requests is not None:
-                self._requests.stop()
             try:
-                return self._process.stop(graceful=graceful)
+                if graceful:
+                    self._finish_faults()
+                if self._requests is not None:
+                    self._requests.stop()
             finally:
-                if self._state is not None:
-                    self._state.discard_snapshots()  # The broker's snapshots end with its process.
-                if self._faults is not None:
-                    self._faults.release()  # Fault rules end with the broker.
-                self._throwaway = None
+                # Ctrl-C can interrupt the requests above, and must not leave the broker.
+                failure = self._stop_process(graceful=graceful)
+            return failure
+
+    def _stop_process(self, *, graceful: bool) -> str | None:
+        try:
+            return self._process.stop(graceful=graceful)
+        finally:
+            if self._state is not None:
+                self._state.discard_snapshots()  # The broker's snapshots end with its process.
+            if self._faults is not None:
+                self._faults.release()  # Fault rules end with the broker.
+            self._throwaway = None
 
     def __enter__(self) -> Self:
         return self.start()

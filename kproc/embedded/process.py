@@ -69,6 +69,11 @@ class BrokerProcess:
         self._clock = SystemClock()
 
     @property
+    def is_forked(self) -> bool:
+        """True in a process that was forked from the owner, which must not stop the owner's broker."""
+        return self._owner_pid not in (-1, os.getpid())
+
+    @property
     def is_started(self) -> bool:
         """True from start() until stop(), even if the supervisor has ended by itself."""
         return self._child is not None
@@ -210,9 +215,8 @@ class BrokerProcess:
         Return an error text if the broker had to be killed or failed.
         """
         failure = None
-        # A process that was forked from the owner runs the owner's exit handlers, too. It must not stop the owner's
-        # broker.
-        is_ours = self._owner_pid == os.getpid()
+        # A forked process runs the owner's exit handlers, too.
+        is_ours = not self.is_forked
         try:
             if self._child is not None and is_ours:
                 failure = self._stop_processes(self._child, graceful=graceful)
@@ -228,6 +232,18 @@ class BrokerProcess:
         return failure
 
     def _stop_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
+        """Stop the supervisor and its session. Return an error text if they had to be killed or failed."""
+        try:
+            return self._stop_session(child, graceful=graceful)
+        except BaseException:
+            # Ctrl-C has interrupted a wait, or /proc cannot be read without a free descriptor. It is unknown which
+            # processes are left, so kill them all.
+            if child.returncode is None:
+                kill_process_group(child.pid)
+                child.wait()
+            raise
+
+    def _stop_session(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
         """Stop the supervisor, then the rest of its session.
 
         The supervisor is reaped last. As long as it is a zombie the kernel cannot reuse its pid, which is also the id
@@ -247,15 +263,9 @@ class BrokerProcess:
                 was_killed = graceful and not has_ended
                 kill_process_group(child.pid)
                 wait_ended(self.pidfd, self._stop_timeout_ms)
-        try:
-            left_over = wait_session_ends(
-                child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
-            )
-        except OSError:
-            # Without a free descriptor /proc cannot be read, so it is unknown which processes are left. Kill them all.
-            kill_process_group(child.pid)
-            child.wait()
-            raise
+        left_over = wait_session_ends(
+            child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
+        )
         if left_over:
             kill_process_group(child.pid)
             wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)

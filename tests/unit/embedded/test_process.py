@@ -16,8 +16,9 @@ import pytest
 
 import kproc
 from kproc.client import Client, ClientError
-from kproc.common.sessions import session_members, wait_ended, wait_session_ends
-from kproc.embedded import Broker, BrokerFailed
+from kproc.client.faults import Faults
+from kproc.common.sessions import session_members, stat_fields, wait_ended, wait_session_ends
+from kproc.embedded import Broker, BrokerFailed, process
 from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 
@@ -147,11 +148,14 @@ def test_slow_directory_removal_after_end_is_no_failure(scratch, monkeypatch):
 
 @pytest.mark.long
 def test_forked_child_leaving_block_keeps_parents_broker(scratch):
-    with Broker() as broker:
+    with Broker() as broker, broker.pause_role("cleaner"), broker.requests.recording():
         directory = next(scratch.iterdir())
+        [cleaner] = [row["pid"] for row in broker.processes if row["role"] == "cleaner"]
         pid = os.fork()
         if pid == 0:
             try:
+                with pytest.raises(BrokerFailed, match="not for one forked from it"):
+                    broker.restart()
                 broker.__exit__(None, None, None)
                 broker.stop()
             finally:
@@ -159,6 +163,7 @@ def test_forked_child_leaving_block_keeps_parents_broker(scratch):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "there it is over"
         assert broker.is_running
         assert directory.exists()
+        assert stat_fields(cleaner)[0] == b"T", "the child has resumed the role"
         with socket.create_connection((broker.host, broker.port), timeout=PATIENCE_SECONDS):
             pass
 
@@ -241,9 +246,46 @@ def test_shortage_of_descriptors_is_no_ended_process():
             session_members(os.getsid(0))
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Faults, "finish"),  # A request to the broker before its stop.
+        (process, "wait_ended"),  # The wait for the end of the supervisor.
+    ],
+)
+def test_stop_that_ctrl_c_interrupts_leaves_no_process(scratch, monkeypatch, owner, name):
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    broker = Broker(transport="inline").start()
+    session = broker.pid
+    assert broker.faults.list() == []
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            broker.stop()
+    wait_until(lambda: not session_members(session), what="the killed processes have ended")
+    broker.stop()
+
+
+def test_unusable_temporary_directory_is_named(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    with pytest.raises(BrokerFailed, match=r"No such file or directory: '/proc/kproc-.*variable TMPDIR names"):
+        Broker().start()
+
+
+def test_arguments_that_would_destroy_files_are_rejected(tmp_path):
+    with pytest.raises(ValueError, match=r"leave out data= and log\.dirs"):
+        Broker({"log.dirs": tmp_path}, power_loss=True)
+    with pytest.raises(ValueError, match='data="" names no directory'):
+        Broker(data="")
+
+
 def test_blocks_of_a_stopped_broker_are_left_quietly(scratch):
     """The state of a block has ended with the broker, or with its restart."""
     broker = Broker(transport="inline").start()
+    with pytest.raises(TypeError, match=r"advance\(45\) has no unit: use a timedelta, or a name as in seconds=45"):
+        broker.time.advance(45)
     with broker.time.freeze(), broker.snapshot() as snapshot:
         broker.restart()
     with pytest.raises(RuntimeError, match="does not exist"):
