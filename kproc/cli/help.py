@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 from typer.core import TyperCommand, TyperGroup
 
 from kproc.cli.examples import example_lines
+from kproc.cli.failure import usage_error
 
 COMMAND_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Run a broker": ("dev", "serve", "ping", "stop"),
@@ -69,9 +70,19 @@ class _HelpTexts:
 class HelpCommand(_HelpTexts, TyperCommand):
     """A command with plain help."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the command's name. Reject an option with an empty path."""
+        _reject_empty_paths(self, ctx, args)
+        return super().parse_args(ctx, args)
+
 
 class HelpGroup(_HelpTexts, TyperGroup):
     """A group of commands with plain help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the group's name. Reject an option with an empty path."""
+        _reject_empty_paths(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words after the group's name in the usage line."""
@@ -178,6 +189,20 @@ def _argument_name(parameter: Any) -> str:
     name = str(parameter.metavar or parameter.name.upper())
     many = f"{name}..." if parameter.nargs == -1 else name
     return many if parameter.required else f"[{many}]"
+
+
+def _reject_empty_paths(command: Any, ctx: Any, arguments: Sequence[str]) -> None:
+    """Raise a usage error for an option whose path is empty.
+
+    Path("") is the working directory, so `--data "$DATA"` would write there if the variable is not set.
+    """
+    if ctx.resilient_parsing:
+        return  # The shell completes a word, and no command runs.
+    for parameter in command.get_params(ctx):
+        is_empty = not _is_argument(parameter) and "" in _given_values(parameter.opts, arguments)
+        if is_empty and declaration(command, parameter).kind is Path:
+            name = max(parameter.opts, key=len)
+            usage_error(f"{name}: must not be empty (see {ctx.command_path} --help)")
 
 
 def _groups(names: Iterable[str], *, is_root: bool) -> list[tuple[str, list[str]]]:

@@ -136,11 +136,13 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
         if error.errno == errno.ELOOP:
             raise Failure(f"{ready_file} is a symbolic link; give the file itself") from None
         raise
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > _READY_BYTES_MAX:
             raise Failure(f"{ready_file} is not the ready file of a broker")
-        content = file.read(_READY_BYTES_MAX)
+        content = os.read(descriptor, _READY_BYTES_MAX)
+    finally:
+        os.close(descriptor)
     try:
         claim = ProcessClaim.from_json(orjson.loads(content))
     except (orjson.JSONDecodeError, NotABroker):

@@ -73,7 +73,8 @@ _SERVE_ONLY: Final = (
         "LIST",
         "Addresses that clients get from the broker.",
     ),
-    Option(("--data",), "log.dirs", "DIR", "Data directory.", Path),
+    # A string and no Path, because Path("") is the working directory. The setting rejects an empty one.
+    Option(("--data",), "log.dirs", "DIR", "Data directory."),
     Option(
         ("--flush",),
         "kproc.flush",

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from kproc.broker.config import Config, ConfigError
 from kproc.cli.main import run
+from kproc.cli.serve import SERVE
 from tests.support.kproc_command import ROOT
 from tests.support.wait import PATIENCE_SECONDS
 
@@ -46,3 +48,10 @@ def test_serve_takes_a_port_as_dev_does_and_not_beside_listeners(capsys):
     assert "give --port or --listeners, not both" in capsys.readouterr().err
     assert run(["serve", "--port", "70000"]) == 2
     assert "--port 70000: must be from 0 to 65535" in capsys.readouterr().err
+
+
+def test_empty_data_directory_is_not_the_working_directory() -> None:
+    given, _ = SERVE.parse_known_args(["--data", ""])
+    (flag,) = SERVE._flags(given)
+    with pytest.raises(ConfigError, match=r"^log\.dirs: must name a directory$"):
+        Config.build({}, flags=[flag])

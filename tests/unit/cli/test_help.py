@@ -133,6 +133,21 @@ def test_rejected_value_is_named_with_what_is_expected(capsys, line: str, said: 
     )
 
 
+def test_empty_path_is_not_the_working_directory(capsys, monkeypatch, tmp_path) -> None:
+    """An unset variable in `--data "$DATA"` made a data directory of it."""
+    monkeypatch.chdir(tmp_path)
+    for arguments, problem in (
+        (("user", "add", "x", "--data", ""), "--data: must not be empty"),
+        (("user", "add", "x", "-c", ""), "--config: must not be empty"),
+        (("tune", "--config="), "--config: must not be empty"),
+        (("stop", "--ready-file", "."), ". is not the ready file of a broker"),
+    ):
+        done = call_kproc(capsys, *arguments, stdin="password\n")
+        assert done.returncode in (1, 2), arguments
+        assert done.stderr.startswith(f"kproc: {problem}"), arguments
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_exit_codes_are_those_of_the_document(capsys, monkeypatch) -> None:
     document = (Path(main.__file__).parents[1] / "COMMANDS.md").read_text(encoding="utf-8")
     table = document.partition("## Exit codes")[2].partition("\n## ")[0]
