@@ -37,6 +37,7 @@ _VERSIONS: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _HEADER: Final = ("ID", "ACTION", "API", "REQUESTS", "SCHEDULE", "MATCHES", "HITS")
 _NAME_MAX: Final = 60
 """Longest name that is shown whole, also in a pipe. --format json has all of it."""
+_FREE_BYTES_MAX: Final = (1 << 62) - 1
 _CUT: Final = ("REQUESTS", "API", "SCHEDULE")
 
 
@@ -144,17 +145,29 @@ class Effect:
         ),
     ] = ""
     ms: Annotated[
-        int, typer.Option("--ms", metavar="MS", min=0, help="delay, delay-answer, throttle: the time.")
+        int,
+        typer.Option(
+            "--ms", metavar="MS", min=0, max=INT_MAX, help="delay, delay-answer, throttle: the time."
+        ),
     ] = 0
     close: Annotated[
         bool, typer.Option("--close", help="drop-request, drop-answer: close the connection, too.")
     ] = False
     size: Annotated[
         int | None,
-        typer.Option("--bytes", metavar="N", min=0, help="cut-answer: bytes to send. Default: half of them."),
+        typer.Option(
+            "--bytes",
+            metavar="N",
+            min=0,
+            max=INT_MAX,
+            help="cut-answer: bytes to send. Default: half of them.",
+        ),
     ] = None
     free_bytes: Annotated[
-        int, typer.Option("--free-bytes", metavar="N", min=0, help="fill-disk: bytes that still fit.")
+        int,
+        typer.Option(
+            "--free-bytes", metavar="N", min=0, max=_FREE_BYTES_MAX, help="fill-disk: bytes that still fit."
+        ),
     ] = 0
     ranges: Annotated[
         list[str] | None,
@@ -310,4 +323,4 @@ def _shown(name: str) -> str:
 
 def _schedule(rule: dict[str, Any]) -> str:
     names = ("times", "after", "every", "probability", "seed")
-    return " ".join(f"{name}={rule[name]:g}" for name in names if name in rule)
+    return " ".join(f"{name}={rule[name]:.15g}" for name in names if name in rule)

@@ -113,7 +113,7 @@ def stop(
             process.signal(signal.SIGTERM)
             if not process.wait(timeout):
                 raise Failure(
-                    f"process {process.pid} has not ended {timeout:g} s after SIGTERM; it may still be stopping"
+                    f"process {process.pid} has not ended {timeout:.15g} s after SIGTERM; it may still be stopping"
                 )
     except NotABroker as error:
         raise Failure(str(error)) from None

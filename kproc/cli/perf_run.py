@@ -189,7 +189,7 @@ def find_limit(
             details.get("records_per_transaction") or details.get("records_per_request", 1)
         )
         if totals.records + in_flight >= _RATE_REACHED * plan.rate * used.seconds:
-            return Finding("--rate", f"the load reached {plan.rate:g} records/s{_delay(totals)}")
+            return Finding("--rate", f"the load reached {plan.rate:.15g} records/s{_delay(totals)}")
     if used.client_share >= _CLIENT_BUSY:
         share = f"{100 * used.client_share:.0f} % of a core"
         return Finding("client CPU", f"this program used {share}, and one Python process has only one")

@@ -207,7 +207,7 @@ def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> d
     if timeout_s is None:
         return {}
     if transaction_s is not None and timeout_s > transaction_s:
-        usage_error(f"--timeout {timeout_s:g} is longer than --transaction-timeout {transaction_s:g}")
+        usage_error(f"--timeout {timeout_s:.15g} is longer than --transaction-timeout {transaction_s:.15g}")
     return {"message.timeout.ms": int(timeout_s * 1000)}
 
 

@@ -140,7 +140,7 @@ def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputF
             f"transactional id {row['transactional_id']}",
             f"state {row['state']}",
             f"producer {row['producer_id']} epoch {row['producer_epoch']}",
-            f"timeout {row['timeout_ms'] / 1000:g} s",
+            f"timeout {row['timeout_ms'] / 1000:.15g} s",
             f"open for {age_s:.1f} s" if age_s is not None else "not open",
         ]
         print_facts(facts)

@@ -32,7 +32,7 @@ class Trigger:
     interval_ms: int = 1000
 
     def __str__(self) -> str:
-        return f"every {self.interval_ms / 1000:g} s" if self.kind == "interval" else self.kind
+        return f"every {self.interval_ms / 1000:.15g} s" if self.kind == "interval" else self.kind
 
 
 @dataclass(frozen=True)

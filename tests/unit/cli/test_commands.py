@@ -144,6 +144,9 @@ BIG, HUGE = "99999999999", "9" * 30
         "clients --interval nan",
         "top --interval nan",
         "tune --seconds nan",
+        f"fault add delay --ms {BIG}",
+        f"fault add cut-answer --bytes {BIG}",
+        f"fault add fill-disk --free-bytes {HUGE}",
     ],
 )
 def test_number_out_of_range_is_a_usage_error(called, command):

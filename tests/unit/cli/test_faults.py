@@ -60,6 +60,7 @@ def test_wrong_options_are_usage_errors(options: Requests | Effect, reason: str)
         ),
         ({"action": "drop-answer", "closes": True, "versions": [3, 7]}, "drop-answer close all requests versions=3-7"),
         ({"action": "cut-answer", "bytes_sent": 0, "probability": 0.25}, "cut-answer 0B all requests probability=0.25"),
+        ({"action": "close", "times": 1234567, "seed": 2**31 - 1}, "close all requests times=1234567 seed=2147483647"),
         ({"action": "delay", "ms": 5, "client": "\x1b[2J"}, "delay 5ms all requests client=\\x1b[2J"),
     ],
 )  # fmt: skip

@@ -48,6 +48,7 @@ def test_reached_rate_is_the_limit_and_a_missed_one_is_not() -> None:
     assert quick == "the load reached 1000 records/s, and 99 of 100 requests were answered within 2.00 ms"
     assert "within 2022.00 ms; this is long: kproc top --once " in late
     assert limit(rate=2000, client=0.99).stage == "client CPU"
+    assert limit(rate=1234567, records=1234567).reason.startswith("the load reached 1234567 records/s")
 
 
 def test_busy_handler_is_named_after_our_own_cpu() -> None:
