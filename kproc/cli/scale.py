@@ -22,6 +22,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.config_requests import broker_settings
 from kproc.cli.consent import DryRun
+from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line
 from kproc.cli.tables import print_table
 
@@ -80,7 +81,20 @@ def scale(
 
 
 def _print_plan(client: Client, counts: dict[str, int], output: Format) -> None:
-    """Print the present and the wanted number of processes."""
+    """Print the present and the wanted number of processes. Raise a Failure for a change that cannot be made.
+
+    No request validates the change. The status shows that the broker is no Kafka, and if its roles are processes.
+    """
+    from kproc.broker.cluster.role_counts import role_count_max
+
+    if (transport := client.operate("status")["transport"]) != "process":
+        raise Failure(
+            f"the number of roles changes at the next start only: they share a process (kproc.transport={transport})"
+        )
+    most = role_count_max()  # That of this host, which is the broker's.
+    for name, count in counts.items():
+        if count > most:
+            raise Failure(f"{name} must be a number from 1 to {most}, not {count}")
     present = broker_settings(client, [_SETTINGS[name] for name in counts])
     rows = [
         {
