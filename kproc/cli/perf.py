@@ -27,6 +27,7 @@ from kproc.cli.common import (
     topic_metadata,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.end_signals import interrupt_at_signals
 from kproc.cli.failure import explain, usage_error
 from kproc.cli.latency import SECONDS_MAX
 from kproc.cli.perf_run import SECONDS, LoadPlan, run_load
@@ -199,7 +200,8 @@ def produce(
     if create:
         _wait_until_served(target, topic)
     plan = LoadPlan("produce", topic, limits.seconds, limits.records, load.rate, load.details())
-    run_load(bootstrap, plan, _producers(target, topic, load, limits.records, bootstrap), output)
+    with interrupt_at_signals():
+        run_load(bootstrap, plan, _producers(target, topic, load, limits.records, bootstrap), output)
 
 
 def _producers(

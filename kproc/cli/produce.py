@@ -21,6 +21,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.end_signals import interrupt_at_signals
 from kproc.cli.formatting import unescape
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
@@ -169,7 +170,8 @@ def produce(
     if sys.stdin.isatty() and sys.stderr.isatty():
         print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
     sender = RecordSender(bootstrap, topic, partition, settings)
-    count = _send_all(sender, _lines(sys.stdin.buffer), parser or read_line, skips_blanks=json)
+    with interrupt_at_signals():
+        count = _send_all(sender, _lines(sys.stdin.buffer), parser or read_line, skips_blanks=json)
     if parser is not None:
         parser.report_missing()
     if verbose:

@@ -5,12 +5,10 @@ A signal never ends the command between the output of a record and its commit or
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from kproc.cli.end_signals import catch_signals
 from kproc.cli.formatting import Formatter
 from kproc.cli.lines import print_note
 from kproc.cli.patterns import RecordFilter
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS: Final = 1000
 """Most records that one call takes from librdkafka."""
-_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def copy_records(
@@ -39,7 +36,7 @@ def copy_records(
     """
     left = count if count is not None else sys.maxsize
     write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
-    with _catch_signals() as ending:
+    with catch_signals() as ending:
         try:
             # Print the note about Ctrl-C only after the signal handlers are installed. A KeyboardInterrupt during
             # earlier imports can hit an `exec` of dataclasses, and CPython then kills the process with SIGINT at its
@@ -60,39 +57,4 @@ def copy_records(
                 left -= len(matches)
         finally:
             reader.close()
-    if ending.number == signal.SIGINT:
-        raise KeyboardInterrupt
-    if ending.number:
-        # By convention of shells, the exit code after a signal is 128 plus the signal's number.
-        raise SystemExit(128 + ending.number)
-
-
-class _EndingSignal:
-    """The handler of signals that end the command.
-
-    After the first signal the command prints and commits the records that it has read, and then ends. A second signal
-    ends it at once. The first one only sets `number`, because an exception inside a call of librdkafka can be lost.
-    """
-
-    number = 0
-
-    def __call__(self, number: int, _frame: object) -> None:
-        if self.number:
-            raise KeyboardInterrupt
-        self.number = number
-
-
-@contextmanager
-def _catch_signals() -> Iterator[_EndingSignal]:
-    ending = _EndingSignal()
-    before = {number: signal.getsignal(number) for number in _ENDINGS}
-    # Keep signals ignored that the parent has set to be ignored: nohup does so with SIGHUP, and a shell with SIGINT for
-    # a background job.
-    changed = [number for number in _ENDINGS if before[number] != signal.SIG_IGN]
-    for number in changed:
-        signal.signal(number, ending)
-    try:
-        yield ending
-    finally:
-        for number in changed:
-            signal.signal(number, before[number])
+    ending.raise_exit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from kproc.cli import perf, produce
 from kproc.common.clock import SystemClock
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
@@ -164,3 +166,34 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path, capsys) -> Non
         done = kproc("txn abort --topic t --partition 0 --start-offset 0 --yes")
         assert done.stdout == "aborted the transaction at t-0 from offset 0 on\n"
         assert kproc("txn find-hanging --longer-than 0").stdout == "no hanging transaction\n"
+
+
+def test_sigterm_aborts_the_transaction_of_produce(
+    kproc: Kproc, broker, topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open transaction holds readers of committed records back until its timeout."""
+    name, transactional_id = topic(), f"txn-{uuid.uuid4()}"
+
+    def state() -> str:
+        with RawClient(broker.bootstrap) as client:
+            answer = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [transactional_id]})
+        return str(answer["transaction_states"][0]["transaction_state"])
+
+    def lines(_stream: object) -> Iterator[bytes]:
+        yield b"a"
+        wait_until(lambda: state() == "Ongoing", what="the transaction is open")
+        signal.raise_signal(signal.SIGTERM)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("SIGTERM is not handled")
+
+    monkeypatch.setattr(produce, "_lines", lines)
+    monkeypatch.setattr(perf, "run_load", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, fail)
+    try:
+        done = kproc(f"produce {name} --transactional-id {transactional_id}")
+        assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+        wait_until(lambda: state() == "CompleteAbort", what="the transaction is aborted")
+        assert kproc(f"perf produce {name}").returncode == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
