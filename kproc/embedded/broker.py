@@ -7,15 +7,16 @@ with kproc.Broker() as broker:
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
+from kproc.client.errors import ClientError
 from kproc.embedded.ports import reserved_ports
-from kproc.embedded.process import BrokerFailed, BrokerProcess
+from kproc.embedded.process import BrokerFailed, BrokerProcess, BrokerRestarting
 from kproc.embedded.serve_command import serve_command, settings_for_tests, start_settings
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Broker:
         # Held during a start, restart, restore or stop, because several threads can call them. For example, a cancelled
         # `aio.restart()` continues in its thread.
         self._life_cycle = threading.RLock()
+        # Rises at the begin and at the end of each restart and restore, so that it is odd in between.
+        self._restart_phase = 0
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
         self._requests: RequestRecorder | None = None
@@ -230,12 +233,18 @@ class Broker:
     def _connect(self) -> Client:
         from kproc.client import Client, ConnectionFailed
 
-        security = self._security(None)
+        phase = self._restart_phase
         try:
+            security = self._security(None)
             return Client.connect(self.host, self.port, client_id="kproc-embedded", security=security)
-        except ConnectionFailed as error:
-            # A broker that has ended is the cause. Its exit code and log say more than a refused connection.
-            raise self._process.find_end() or error from None
+        except (ConnectionFailed, BrokerFailed) as error:
+            if phase % 2 or phase != self._restart_phase:
+                raise BrokerRestarting("another thread restarts the broker, or restores its state") from error
+            # If the broker has ended, its exit code and log say more than a refused connection.
+            ended = self._process.find_end()
+            if ended is None:
+                raise
+            raise ended from error
 
     # -- roles
 
@@ -324,10 +333,25 @@ class Broker:
         self._restore(None)
 
     def _restore(self, snapshot: BrokerSnapshot | None) -> None:
-        with self._life_cycle:
+        with self._life_cycle, self._restarting():
             state = self._broker_state()
             self._finish_faults()
             state.restore(snapshot)
+
+    @contextmanager
+    def _restarting(self) -> Iterator[None]:
+        """Let connections of other threads fail with BrokerRestarting, so that their waits go on.
+
+        At the end continue a recording before the caller can send requests. If that fails, the next read says why.
+        """
+        self._restart_phase += 1
+        try:
+            yield
+            if self._requests is not None:
+                with suppress(ClientError, BrokerFailed):
+                    self._requests.catch_up()
+        finally:
+            self._restart_phase += 1
 
     def _finish_faults(self) -> None:
         """Keep the counts of the fault rules and resume paused roles, because the roles are about to end."""
@@ -416,7 +440,7 @@ class Broker:
         Fault rules end, and keep their counts. Snapshots are deleted. Raises BrokerFailed if the broker does not start
         again, or, after it has started again, if it did not stop in order.
         """
-        with self._life_cycle:
+        with self._life_cycle, self._restarting():
             self._restart(kill=kill)
 
     def _restart(self, *, kill: bool) -> None:
@@ -450,7 +474,7 @@ class Broker:
             raise BrokerFailed(
                 "lose_power() needs a record of what was synced: start it with Broker(power_loss=True)"
             )
-        with self._life_cycle:
+        with self._life_cycle, self._restarting():
             # The directory does not exist any more if the broker has ended. _restart() says so.
             if self._process.directory is not None and self._process.find_end() is None:
                 (self._process.directory / POWER_DIRECTORY / LOSE_POWER_FILE).touch()

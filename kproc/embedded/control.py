@@ -37,7 +37,7 @@ from kproc.common.own_host import is_own_host
 from kproc.embedded import operations as _operations  # noqa: F401 - it registers them
 from kproc.embedded.broker import Broker
 from kproc.embedded.control_operation import OPERATIONS
-from kproc.embedded.process import BrokerFailed
+from kproc.embedded.process import BrokerFailed, BrokerRestarting
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class ControlServer:
             return 400, _error(f"{name}: {error}")
         except TimeoutError as error:
             return 504, _error(str(error))
-        except (BrokerFailed, AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
+        except (BrokerFailed, BrokerRestarting, AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             return 503, _error(str(error))
         except (ClientError, RuntimeError) as error:
             # The broker has rejected the operation. The error has the broker's reason.

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.client.errors import ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST, READ_COMMITTED
+from kproc.embedded.process import BrokerRestarting
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -122,8 +124,8 @@ class BrokerGroup:
     def wait_for_state(self, state: str, *, members: int | None = None, timeout_s: float = 10.0) -> None:
         """Wait until the group has this state, and this number of members if `members` is given.
 
-        Raises AssertionError with the present state if the group does not reach it within `timeout_s`, and ValueError
-        for an unknown state.
+        The wait goes on while another thread restarts the broker. Raises AssertionError with the present state if the
+        group does not reach it within `timeout_s`, and ValueError for an unknown state.
         """
         from kproc.client.requests import GROUP_STATES
 
@@ -131,8 +133,15 @@ class BrokerGroup:
             raise ValueError(f"unknown state {state!r} of a group: use one of {', '.join(GROUP_STATES)}")
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while True:
-            present = self.state
-            count = 0 if present == "Dead" or members is None else len(self.members)
+            try:
+                present = self.state
+                count = 0 if present == "Dead" or members is None else len(self.members)
+            except (BrokerRestarting, ConnectionLost):
+                # The broker or the role of this connection is being replaced. Wait for its successor.
+                if _clock.now_ns() > until_ns:
+                    raise
+                _pause.wait(_POLL_S)
+                continue
             if present == state and members in (None, count):
                 return
             if _clock.now_ns() > until_ns:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.broker.config.own_settings import KEEP_FILE
+from kproc.client.errors import ClientError
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.common.sessions import (
     exit_text,
@@ -42,6 +43,10 @@ class BrokerFailed(RuntimeError):
 
     exit_code: int | None = None
     """Exit code of a broker that ended at its start, such as 2 for a wrong setting."""
+
+
+class BrokerRestarting(ClientError):
+    """Another thread restarts the broker or restores its state. Try again."""
 
 
 class BrokerProcess:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.errors import ErrorCode
-from kproc.embedded.process import BrokerFailed
+from kproc.embedded.process import BrokerFailed, BrokerRestarting
 from kproc.embedded.request_names import CONDITIONS, can_name, names_in
 from kproc.wire.header import ApiKey, kafka_name
 
@@ -184,6 +184,19 @@ class RequestRecorder:
             self.lost += answer["lost"] + max(0, len(self._seen) + len(rows) - limit)
             self._seen.extend(rows)
 
+    def catch_up(self) -> None:
+        """Read the requests until now, if a recording is in progress. After a restart this watches them again."""
+        # During a restart there is nothing to read.
+        with self._lock, contextlib.suppress(BrokerRestarting):
+            if self._thread is None:
+                return
+            try:
+                self._read()
+            except ConnectionLost:
+                # A restart or restore of the broker closes the connection, and this is the first read after it. Try
+                # once more, which reconnects.
+                self._read()
+
     def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
@@ -203,13 +216,7 @@ class RequestRecorder:
         with self._lock:
             if not self._watch:
                 raise RuntimeError(_NOT_RECORDED)
-            if self._thread is not None:
-                try:
-                    self._read()
-                except ConnectionLost:
-                    # A restore of the broker closes the connection, and this is the first read after it. Try once more,
-                    # which reconnects.
-                    self._read()
+            self.catch_up()
             return [each for each in self._seen if each.matches(api, match)]
 
     def wait_for(
@@ -222,11 +229,13 @@ class RequestRecorder:
     ) -> SeenRequests:
         """Wait until `count` requests match, and return them. Requests before the call count, too.
 
+        The wait goes on while another thread restarts the broker.
+
         Raises AssertionError with the recorded requests if fewer match after `timeout_s`, RuntimeError if no recording
         is in progress, and the errors of `list`.
         """
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
-        while len(found := self.list(api, **match)) < count:
+        while len(found := self._list_again(api, match, until_ns)) < count:
             if self._thread is None:
                 raise RuntimeError(_NOT_RECORDED)
             if _clock.now_ns() > until_ns:
@@ -236,6 +245,19 @@ class RequestRecorder:
                 )
             self._stopping.wait(_POLL_S)
         return found
+
+    def _list_again(self, api: str | None, match: RequestMatch, until_ns: int) -> SeenRequests:
+        """Return what `list` returns. If the connection is lost before `until_ns`, try again.
+
+        A broker that is restarted, or a role that dies, can also close the connections that were opened meanwhile.
+        """
+        while True:
+            try:
+                return self.list(api, **match)
+            except ConnectionLost:
+                if _clock.now_ns() > until_ns:
+                    raise
+            self._stopping.wait(_POLL_S)
 
     def timeline(self) -> str:
         """Return the last recorded requests as text, a line each."""

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from kproc.client import Client
 from kproc.embedded import Broker
 from kproc.embedded.async_broker import AsyncBroker, _in_block
 from kproc.embedded.state import BrokerSnapshot
+from kproc.wire.header import ApiKey
 from tests.support.broker import forked_broker
 from tests.support.wait import PATIENCE_SECONDS
 
@@ -87,6 +89,11 @@ def test_event_loop_goes_on_during_restarts() -> None:
     asyncio.run(check())
 
 
+def send_metadata_request(broker: Broker) -> None:
+    with Client.connect(broker.host, broker.port, client_id="probe") as client:
+        client.call_latest(ApiKey.METADATA, {"topics": [], "allow_auto_topic_creation": False})
+
+
 @pytest.mark.long
 def test_overlapping_restarts_and_restores_are_serialized() -> None:
     """A restart that its caller has given up goes on in its thread, beside the caller's next one."""
@@ -98,6 +105,11 @@ def test_overlapping_restarts_and_restores_are_serialized() -> None:
             async with aio.requests.recording():
                 await asyncio.gather(aio.restart(), aio.restart())
                 assert "kproc-requests" in {thread.name for thread in threading.enumerate()}
+                wait = aio.requests.wait_for("Metadata", client_id="probe", timeout_s=PATIENCE_SECONDS)
+                waiting = asyncio.ensure_future(wait)
+                await aio.restart()
+                await asyncio.to_thread(send_metadata_request, broker)
+                assert len(await waiting) == 1
             assert await aio.topic("t").records() == []
             await asyncio.gather(aio.reset(), aio.restart(), aio.reset())
             await aio.create_topic("t")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kproc.client import ConnectionLost
 from kproc.embedded.group_view import BrokerGroup
+from kproc.embedded.process import BrokerRestarting
 
 
 class RebalancingGroups:
@@ -16,6 +18,21 @@ class RebalancingGroups:
     def call_latest(self, _key: int, _fields: dict[str, Any]) -> dict[str, Any]:
         row = {"group_id": "shop", "group_type": "Classic", "group_state": "PreparingRebalance"}
         return {"error_code": 0, "groups": [row]}
+
+
+def test_wait_for_a_state_goes_on_during_a_restart() -> None:
+    failures = [BrokerRestarting("restarting"), ConnectionLost("lost"), ConnectionLost("lost")]
+
+    def connect() -> Any:
+        if len(failures) > 1:
+            raise failures.pop(0)
+        return nullcontext(RebalancingGroups())
+
+    group = BrokerGroup(connect, "shop")
+    group.wait_for_state("PreparingRebalance", timeout_s=60)
+    failures *= 2
+    with pytest.raises(ConnectionLost):
+        group.wait_for_state("Stable", timeout_s=0)
 
 
 def test_wait_for_a_rebalance_says_that_members_must_poll() -> None:

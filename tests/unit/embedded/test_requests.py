@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kproc.client import ClientError
+from kproc.client import ClientError, ConnectionLost
 from kproc.client.own_operations import OperationFields
+from kproc.embedded.process import BrokerRestarting
 from kproc.embedded.requests import RequestMatch, RequestRecorder, SeenRequest
 
 
@@ -76,6 +77,27 @@ def test_connection_of_a_recording_that_fails_is_closed() -> None:
         with pytest.raises(expected):
             recorder.start()
         assert client.is_closed
+
+
+def test_wait_goes_on_during_a_restart() -> None:
+    reads = Reads()
+    failures: list[ClientError] = []
+
+    def connect() -> Any:
+        if failures:
+            raise failures.pop(0)
+        return reads
+
+    recorder = RequestRecorder(connect)
+    recorder._stopping = StoppedMeanwhile()  # No thread reads.
+    recorder.start()
+    recorder._disconnect()
+    failures += [BrokerRestarting("restarting")]
+    assert recorder.list() == []
+    failures += [ConnectionLost("lost")] * 3
+    with pytest.raises(AssertionError, match="0 of 1 matched request within 0"):
+        recorder.wait_for(timeout_s=0.001)
+    assert failures == []
 
 
 def seen(api: str, topics: tuple[str, ...], fields: dict[str, Any] | None) -> SeenRequest:
