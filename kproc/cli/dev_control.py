@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from kproc.broker.config import Flag, parse_assignments
 from kproc.broker.supervisor import ready
@@ -104,7 +104,7 @@ class _EndSignals:
 
 
 class _Announcement:
-    """The ready file, with the address of the control API."""
+    """The ready file, with the address of the control API. It exists during a `with` block."""
 
     def __init__(self, path: Path | None, broker: DevBroker, control: ControlServer) -> None:
         self._path = path
@@ -122,9 +122,16 @@ class _Announcement:
         if self._pid != self._broker.pid:
             self._pid = self._broker.pid
             if self._path is not None:
-                ready.write(self._path, self.content())
+                try:
+                    ready.write(self._path, self.content())
+                except OSError as error:
+                    raise Failure(f"--ready-file {self._path}: {error.strerror}") from None
 
-    def remove(self) -> None:
+    def __enter__(self) -> Self:
+        self.update()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         ready.remove(self._path)
 
 
@@ -160,8 +167,10 @@ def run_with_control(
         announcement = _Announcement(given.ready_file, broker, control)
         control.start()
         shown = {**announcement.content(), "control_token": control.token}
-        print_ready(shown, counts, broker.credentials, "log.dirs" not in settings)
-        _wait_for_end(signals, control, announcement)
+        # Write the ready file first, so that the banner does not promise a broker that ends because of it.
+        with announcement:
+            print_ready(shown, counts, broker.credentials, "log.dirs" not in settings)
+            _wait_for_end(signals, control, announcement)
     except BrokerFailed as error:
         # Keep the broker's exit code for wrong settings. The broker has already printed the reason on the terminal.
         code = _WRONG_USAGE if error.exit_code == _WRONG_USAGE else 1
@@ -188,15 +197,12 @@ def _make_control(broker: DevBroker, port: str) -> ControlServer:
 
 def _wait_for_end(signals: _EndSignals, control: ControlServer, announcement: _Announcement) -> None:
     """Wait until a signal arrives, or the broker has ended while no operation is in progress that could restart it."""
-    try:
-        while not signals.wait(_POLL_MS):
-            with control.quiescent() as is_quiet:
-                if is_quiet and not control.broker.is_running:
-                    return
-                if is_quiet:
-                    announcement.update()
-    finally:
-        announcement.remove()
+    while not signals.wait(_POLL_MS):
+        with control.quiescent() as is_quiet:
+            if is_quiet and not control.broker.is_running:
+                return
+            if is_quiet:
+                announcement.update()
 
 
 def _stop(broker: Broker, control: ControlServer) -> None:

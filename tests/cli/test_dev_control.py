@@ -150,6 +150,13 @@ def test_wrong_control_options_are_usage_errors(
 
 
 @pytest.mark.long
+def test_dev_with_unwritable_ready_file_prints_no_banner() -> None:
+    done = kproc("dev", "--port", "0", "--control", "0", "--ready-file", "/proc/ready.json")
+    assert (done.returncode, done.stdout) == (1, ""), done
+    assert done.stderr == "kproc: --ready-file /proc/ready.json: No such file or directory\n"
+
+
+@pytest.mark.long
 def test_wrong_setting_of_dev_with_control_is_a_usage_error() -> None:
     """The broker of --control is a child, whose exit code says what was wrong. Only a real one has that."""
     done = kproc("dev", "--port", "0", "--control", "0", "--set", "num.io.threads=no")
