@@ -30,7 +30,6 @@ from kproc.cli.streams_group import STREAMS
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import Gaps
 from kproc.cli.unserved import Partition
-from kproc.client.requests import GROUP_STATES
 from kproc.common.clock import SystemClock
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST
@@ -50,7 +49,10 @@ class GroupOrder(StrEnum):
 
 
 State = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(GROUP_STATES)}.")
+    list[str] | None,
+    typer.Option(
+        "--state", metavar="STATE", help="Only in this state, such as Stable or Empty; may be repeated."
+    ),
 ]
 
 
@@ -69,6 +71,8 @@ def list_groups(
     consumer for consumers of topics, connect for workers of Kafka Connect. Most groups have type classic and protocol
     consumer.
     """
+    from kproc.client.requests import GROUP_STATES
+
     wanted = chosen_names("--state", state, GROUP_STATES)
     gaps = Gaps()
     with connect(bootstrap) as client:
