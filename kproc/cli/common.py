@@ -19,7 +19,7 @@ from kproc.cli.failure import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
 from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
-from kproc.cli.lines import print_block, print_line
+from kproc.cli.lines import print_document, print_line
 from kproc.cli.profile_store import (
     BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
@@ -397,7 +397,7 @@ def request_metadata(
 
 def print_json(value: Any) -> None:
     """Print one indented JSON document, with keys in the order in which they were built."""
-    print_block(format_json(value))
+    print_document(format_json(value))
 
 
 def format_json(value: Any) -> str:

@@ -127,7 +127,8 @@ def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
         try:
             return describe_index(OsFs(), path)
         except Corrupt as error:
-            raise Failure(str(error)) from error
+            named = "" if str(path) in str(error) else f"{path}: "
+            raise Failure(f"{named}{error}") from error
     entries = []
     for batch in _batches(path):
         entry = describe_batch(batch)

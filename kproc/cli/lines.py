@@ -37,6 +37,12 @@ def print_block(text: str) -> None:
     sys.stdout.write(printable_lines(text))
 
 
+def print_document(text: str) -> None:
+    """Write a JSON document, which is UTF-8 in every locale (RFC 8259). Its control characters must be escaped."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+
+
 def print_notes(text: str) -> None:
     """Write text to standard error as `print_block` does."""
     sys.stderr.write(printable_lines(text))

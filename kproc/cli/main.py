@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import io
 import os
 import signal
 import sys
@@ -44,7 +45,7 @@ def _open_standard_streams() -> None:
     """Open /dev/null in the place of each standard stream that is closed (`kproc serve <&- >&- 2>&-`).
 
     Otherwise the next file or socket gets its descriptor, and log lines would go there. The interpreter has None for
-    such a stream.
+    such a stream. Let stdout escape characters that the locale's encoding lacks, such as Greek ones in ISO 8859-1.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -56,6 +57,8 @@ def _open_standard_streams() -> None:
         if getattr(sys, name) is None:
             stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # Python does so with stderr.
 
 
 def _exit_broker(code: int) -> NoReturn:

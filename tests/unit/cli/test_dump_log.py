@@ -82,12 +82,14 @@ def test_every_kind_of_file_has_a_table(directory: Path, capsys) -> None:
         (["/dev/zero"], 1, "is not a regular file"),
         (["--verify", LOG], 2, "expected the directory"),
         (["--verify", "--records", "."], 2, "shows no records"),
+        (["00000000000000000777.snapshot"], 1, "kproc: 00000000000000000777.snapshot: a producer snapshot of 1 bytes"),
     ],
 )
 def test_dump_log_error_is_one_line(
     directory: Path, capsys, monkeypatch, arguments: list[str], code: int, words: str
 ) -> None:
     monkeypatch.chdir(directory)
+    Path("00000000000000000777.snapshot").write_bytes(b"x")
     assert run(["dump-log", *arguments]) == code
     shown = capsys.readouterr().err
     assert words in shown

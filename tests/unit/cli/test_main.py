@@ -190,6 +190,27 @@ def test_closed_standard_streams_are_opened_at_dev_null(tmp_path):
     assert os.readlink(tmp_path / "found") == "/dev/null /dev/null /dev/null"
 
 
+def test_output_in_a_locale_without_the_characters_is_escaped(tmp_path):
+    """`group list` ended with exit code 2 and called a Greek name no UTF-8. JSON is UTF-8 in every locale."""
+    (tmp_path / "λ é").touch()
+    code = (
+        "import sys; from kproc.cli import main; main._open_standard_streams(); "
+        "add = ['add', 'a', '-b', 'b:1', '--command-config', sys.argv[1]]; "
+        "sys.exit(max(main.run(['profile', *each]) for each in (add, ['list'], ['list', '--format', 'json'])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(tmp_path / "λ é")],
+        cwd=ROOT,
+        env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    table, _, document = done.stdout.partition(b"[\n")
+    assert table.split(b"\n")[2].endswith("\\u03bb é".encode("latin-1"))
+    assert document.decode().count("λ é") == 1
+
+
 def test_errors_of_text_and_memory_are_one_line(capsys):
     def encode():
         "orders\udcff".encode()
