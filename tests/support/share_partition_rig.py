@@ -66,6 +66,9 @@ class HeldStates:
             else:
                 answer()
 
+    def send_in_turn(self, operation: Any, partition: Any, arguments: Any, on_outcome: Callable[..., None]) -> None:
+        self.send(operation, [(partition, arguments)], on_outcome)
+
     def release(self) -> None:
         """Answer what is held."""
         held, self.held = self.held, []

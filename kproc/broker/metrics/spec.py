@@ -271,6 +271,12 @@ METRICS: Final = (
         "records",
         "Records of share groups that could not be written as dead letters. The log says why.",
     ),
+    Metric(
+        "long_garbage_collections",
+        _COUNTER,
+        "collections",
+        "Garbage collections of a role that took longer than 50 ms. All its clients waited.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 # The slab's header has this checksum, so that a process with another table of metrics rejects the slab.

@@ -55,14 +55,14 @@ class AcknowledgeBatch(msgspec.Struct, array_like=True):
     types: list[int]
 
 
-class SharePart(msgspec.Struct, array_like=True):
-    """One partition of a call."""
+class SharePart(msgspec.Struct, array_like=True, gc=False):
+    """One partition of a call. Waiting ShareFetches have up to 200,000, which the garbage collector does not visit."""
 
     topic_id: bytes
     index: int
 
 
-class AcknowledgePart(SharePart, array_like=True):
+class AcknowledgePart(SharePart, array_like=True, gc=True):
     """One partition of a call, with the acknowledgements of its records."""
 
     acknowledgements: list[AcknowledgeBatch]

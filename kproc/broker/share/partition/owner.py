@@ -6,7 +6,7 @@ The home of a session calls these functions directly for its own partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,8 @@ from kproc.broker.share.partition.messages import (
     WatchEnded,
     WatchParts,
 )
-from kproc.broker.share.partition.share_partitions import SLOW_PARTS, watch_key
+from kproc.broker.share.partition.share_partition import watch_keys
+from kproc.broker.share.partition.share_partitions import SLOW_PARTS
 from kproc.broker.share.partition.wanted_records import WantedRecords
 from kproc.broker.share.state.messages import SharePartitionKey
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
@@ -244,10 +245,16 @@ class _Watch(DelayedOperation):
         if self.try_complete():
             purgatory.finished(self)
             return
-        topics = self._services.image.topics_by_id
-        keys = [watch_key(_key(self._body.group_id, part)) for part in self._body.parts]
-        logs = [(topics[part.topic_id].name, part.index) for part in self._body.parts]
-        purgatory.watch(self, [*keys, *logs, (WATCH, *self._body.watch)])
+        topics, shares = self._services.image.topics_by_id, self._services.owner.shares
+        keys: list[Hashable] = [(WATCH, *self._body.watch)]
+        for part in self._body.parts:
+            key = _key(self._body.group_id, part)
+            partition = shares.find(key)
+            if partition is not None:
+                keys += partition.watch_keys
+            else:
+                keys += watch_keys(key, topics[part.topic_id].name)
+        purgatory.watch(self, keys)
 
     def try_complete(self) -> bool:
         """Complete if enough can be acquired, or if an acquire would answer with an error."""

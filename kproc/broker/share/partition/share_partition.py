@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 OnPersisted = Callable[[KafkaError | None], None]
 
 
+def watch_keys(key: SharePartitionKey, topic: str) -> tuple[tuple[str, SharePartitionKey], tuple[str, int]]:
+    """Return the keys by which watches wait for a share partition and for the partition's log."""
+    return ("share", key), (topic, key.partition)
+
+
 class _Pending(NamedTuple):
     """A change that is not persisted yet, and the callback for its end."""
 
@@ -55,12 +60,15 @@ class SharePartition:
         "state_epoch",
         "topic",
         "used_ms",
+        "watch_keys",
     )
 
     def __init__(
         self, key: SharePartitionKey, topic: str, leader_epoch: int, settings: ShareSettings, now_ms: int
     ) -> None:
         self.key = key
+        # Watches of all ShareFetches share these keys, because each can have thousands of them.
+        self.watch_keys = watch_keys(key, topic)
         self.topic = topic
         self.name = state_key(*key)
         self.leader_epoch = leader_epoch

@@ -200,7 +200,7 @@ class SharePartitions:
         partition = SharePartition(key, topic, image.leader_epoch, settings, self.now_ms())
         self._by_key[key] = partition
         self._deadlines.bring_forward(partition, partition.used_ms + IDLE_MS)
-        self._calls.send(READ_STATE, [(partition, ReadState(image.leader_epoch))], self._on_read)
+        self._calls.send_in_turn(READ_STATE, partition, ReadState(image.leader_epoch), self._on_read)
         return partition
 
     def _drop_idle(self) -> bool:
@@ -229,7 +229,7 @@ class SharePartitions:
 
     def _wake(self, partition: SharePartition) -> None:
         """Wake the watches of a share partition. They check whether records can be acquired now."""
-        self._services.owner.purgatory.check(watch_key(partition.key))
+        self._services.owner.purgatory.check(partition.watch_keys[0])
 
     # -- changes of the cluster --------------------------------------------------------------------------------
 
@@ -428,13 +428,8 @@ class SharePartitions:
         self._arm()
 
     def _is_unused(self, partition: SharePartition, now_ms: int) -> bool:
-        is_watched = self._services.owner.purgatory.is_watched(watch_key(partition.key))
+        is_watched = self._services.owner.purgatory.is_watched(partition.watch_keys[0])
         return now_ms - partition.used_ms >= IDLE_MS and not is_watched and partition.is_idle
-
-
-def watch_key(key: SharePartitionKey) -> tuple[str, SharePartitionKey]:
-    """Return the key by which watches wait for a share partition."""
-    return "share", key
 
 
 def _client_error(code: int) -> KafkaError:

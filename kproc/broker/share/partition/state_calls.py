@@ -6,6 +6,7 @@ idempotent, so a repeated write does no harm.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,6 +30,9 @@ _PAUSE_NS: Final = 50 * NS_PER_MS
 # the disk.
 _RETRIES_NS: Final = 10_000 * NS_PER_MS
 
+# Limit of the calls of `send_in_turn` in one duty cycle. A call, with the load of the state that it reads, takes 50 us.
+CALLS_AT_ONCE: Final = 200
+
 OnOutcome = Callable[["SharePartition", Any], None]
 
 
@@ -47,6 +51,38 @@ class StateCalls:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._started_count = 0  # Calls that `send_in_turn` has sent in this duty cycle.
+        self._queued: deque[StateCall] = deque()
+
+    def send_in_turn(
+        self,
+        operation: ItemOperation[Any, Any, Any],
+        partition: SharePartition,
+        arguments: Any,
+        on_outcome: OnOutcome,
+    ) -> None:
+        """Send an operation now, or in a later duty cycle if this one has sent CALLS_AT_ONCE of them.
+
+        A ShareFetch can add 2,000 share partitions, whose states take 0.1 s to read.
+        """
+        if not self._started_count:
+            self._services.owner.purgatory.defer(self._send_queued)
+        give_up_ns = self._services.clock.now_ns() + _RETRIES_NS
+        call = StateCall(partition, operation, arguments, on_outcome, give_up_ns)
+        if self._started_count < CALLS_AT_ONCE:
+            self._started_count += 1
+            self._send(operation, [call])
+        else:
+            self._queued.append(call)
+
+    def _send_queued(self) -> None:
+        calls = [self._queued.popleft() for _ in range(min(CALLS_AT_ONCE, len(self._queued)))]
+        self._started_count = len(calls)
+        if calls:
+            self._services.owner.purgatory.defer(self._send_queued)
+        for call in calls:
+            if not call.partition.is_dropped:
+                self._send(call.operation, [call])
 
     def send(
         self,

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
+import msgspec
+
 from kproc.broker.share.partition.messages import ShareHolder
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -30,17 +32,14 @@ ShareKey = tuple[bytes, int]
 Fields = dict[str, Any]
 
 
-class SessionPartition:
+class SessionPartition(msgspec.Struct, gc=False, eq=False, kw_only=True):
     """One partition of a session."""
 
-    __slots__ = ("must_respond", "topic_name")
-
-    def __init__(self, *, must_respond: bool) -> None:
-        # True if the next response must have a row for the partition even without records or an error.
-        self.must_respond = must_respond
-        # The topic's name, or None until the metadata had the topic. With a name, a missing topic was deleted; without
-        # one, it never existed.
-        self.topic_name: str | None = None
+    # True if the next response must have a row for the partition even without records or an error.
+    must_respond: bool
+    # The topic's name, or None until the metadata had the topic. With a name, a missing topic was deleted; without
+    # one, it never existed.
+    topic_name: str | None = None
 
 
 class ShareSession:

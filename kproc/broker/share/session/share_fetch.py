@@ -196,6 +196,8 @@ class ShareFetch:
         if not (self._is_final or self._request.get("is_renew_ack", False)):
             self._left += 1
             self._acquire()
+        # The session has the partitions. The rows of a request that waits would take twice as much memory as all of it.
+        self._request["topics"] = []
         self._finish_one()
 
     def _acknowledge(self) -> None:

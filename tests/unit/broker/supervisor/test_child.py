@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.metrics.spec import METRICS, SLOT
 from kproc.broker.role.roles import handler_id
-from kproc.broker.supervisor.child import ChildRole
+from kproc.broker.supervisor.child import _GC_THRESHOLD, ChildRole, count_long_collections
 from kproc.broker.supervisor.role_messages import RoleMessages
+from kproc.common.clock import ManualClock
 from tests.support.processor_rig import PROCESSOR, ProcessorRig, framed
 from tests.support.scripted_router import ScriptedRouter
 
@@ -50,3 +52,19 @@ def test_dead_handler_keeps_connections_for_successor(rig: ProcessorRig) -> None
     rig.handlers[1] = rig.attach_handler(1)
     rig.step(2)
     assert len(rig.handlers[1].take()) == 2
+
+
+def test_garbage_collections_of_more_than_50_ms_are_counted() -> None:
+    values, clock = [0] * len(METRICS), ManualClock()
+    on_collection = count_long_collections(values, clock)
+    for duration_ms in (5, 50, 51, 300):
+        on_collection("start", {"generation": 2})
+        clock.advance_ms(duration_ms)
+        on_collection("stop", {"generation": 2})
+    assert values[SLOT["long_garbage_collections"]] == 2
+
+
+def test_young_garbage_collections_visit_few_objects() -> None:
+    """Clients wait meanwhile. A collection takes about 0.3 us an object, 12 ms for 40,000."""
+    first, middle, _ = _GC_THRESHOLD
+    assert first * (middle + 2) <= 40_000

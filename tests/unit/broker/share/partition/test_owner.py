@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -205,3 +206,16 @@ def test_sessions_of_many_partitions_are_released_one_by_one(
         counts.append(len(released))
         assert counts[-1] - counts[-2] <= 1, counts
     assert released == [ANN, BOB]
+
+
+def test_waiting_share_fetches_share_their_keys(owner: ShareOwner) -> None:
+    """100 of them wait for 2,000 partitions each. Keys of their own took 45 MB, and each collection visited them."""
+    owner.load(ANN)
+    for _ in range(2):
+        owner.watch(bytes_min=1_000_000)
+    purgatory = owner.services.owner.purgatory
+    first, second = purgatory.watchers["t", 0]
+    shared = [one for one, other in zip(first.watched, second.watched, strict=True) if one is other]
+    assert len(shared) == 2
+    assert len(purgatory.watchers[shared[0]]) == 2
+    assert not gc.is_tracked(owner.part())

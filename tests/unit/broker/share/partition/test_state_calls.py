@@ -1,0 +1,51 @@
+"""Calls for the states of share partitions: few of them in a duty cycle."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.share.partition import state_calls
+from kproc.broker.share.partition.state_calls import StateCalls
+from kproc.common.clock import ManualClock
+
+
+class _Operation:
+    """An operation that succeeds at once. `names` has the share partitions in the order of the calls."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def send_for_handler(self, _services: Any, items: Any, on_outcomes: Any) -> None:
+        self.names += [each.name for each in items]
+        on_outcomes([0] * len(items))
+
+
+def test_states_are_read_a_few_in_each_duty_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ShareFetch that adds 2,000 share partitions would keep all other clients waiting otherwise."""
+    monkeypatch.setattr(state_calls, "CALLS_AT_ONCE", 2)
+    clock = ManualClock()
+    purgatory = Purgatory(clock.now_ns)
+    services: Any = SimpleNamespace(clock=clock, owner=SimpleNamespace(purgatory=purgatory))
+    calls, operation = StateCalls(services), _Operation()
+    partitions = [SimpleNamespace(name=str(at), is_dropped=False) for at in range(6)]
+    done: list[str] = []
+
+    def send(partition: Any) -> None:
+        calls.send_in_turn(operation, partition, None, lambda each, _: done.append(each.name))  # type: ignore[arg-type]
+
+    for each in partitions[:5]:
+        send(each)
+    assert done == ["0", "1"], "at once"
+    partitions[3].is_dropped = True
+    counts = []
+    while len(purgatory):
+        purgatory.expire()
+        counts.append(len(done))
+    assert counts == [3, 4, 4]
+    assert done == ["0", "1", "2", "4"]
+    send(partitions[5])
+    assert done[-1] == "5", "at once again"
