@@ -156,11 +156,20 @@ class BrokerGroup:
     def _type_and_state(self) -> tuple[str | None, str]:
         with self._connect() as client:
             answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []})
-        self._check(answer["error_code"])
-        for row in answer["groups"]:
-            if row["group_id"] == self.name:
-                return row["group_type"].lower(), row["group_state"]
-        return None, "Dead"
+            self._check(answer["error_code"])
+            row = next((each for each in answer["groups"] if each["group_id"] == self.name), None)
+            if row is None:
+                return None, "Dead"
+            # A broker that emulates an older release lists groups without their type, which is then classic, and before
+            # 2.6 without their state (KIP-518).
+            return row.get("group_type", "classic").lower(), row.get("group_state") or self._classic_state(
+                client
+            )
+
+    def _classic_state(self, client: Client) -> str:
+        [row] = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": [self.name]})["groups"]
+        self._check(row["error_code"])
+        return str(row["group_state"])
 
     def _existing_type(self) -> str:
         found = self._type_and_state()[0]
@@ -169,8 +178,12 @@ class BrokerGroup:
         return found
 
     def _committed(self, client: Client) -> dict[Partition, int]:
-        fields = {"groups": [{"group_id": self.name, "topics": None}], "require_stable": False}
-        [group] = client.call_latest(ApiKey.OFFSET_FETCH, fields)["groups"]
+        one_group = {"group_id": self.name, "topics": None}
+        answer = client.call_latest(
+            ApiKey.OFFSET_FETCH, {**one_group, "groups": [one_group], "require_stable": False}
+        )
+        # Before Kafka 3.0 a request has one group, and its answer no list of groups (KIP-709).
+        [group] = answer.get("groups", [answer])
         self._check(group["error_code"])
         return {
             (topic["name"], row["partition_index"]): row["committed_offset"]

@@ -56,6 +56,10 @@ def test_clients_use_versions_of_emulated_release(emulated: tuple[str, Any]) -> 
     assert (message.error(), message.value()) == (None, b"a" * 200)
     consumer.commit(message, asynchronous=False)
     assert [each.offset for each in consumer.committed([TopicPartition("t", 0)])] == [1]
+    group = broker.group("g")
+    assert (group.type, group.state, len(group.members)) == ("classic", "Stable", 1)
+    # The marker of the transaction has the offset 1.
+    assert (group.offsets, group.lag) == ({("t", 0): 1}, {("t", 0): 1})
     consumer.close()
     pure = KafkaConsumer("t", **broker.client_config("kafka-python"), auto_offset_reset="earliest")
     assert next(pure).value == b"a" * 200
