@@ -283,6 +283,23 @@ def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> 
     }
 
 
+def _offset_fetch_rows(
+    client: Client, groups: list[dict[str, Any]], *, require_stable: bool
+) -> list[dict[str, Any]]:
+    """Return a row of OffsetFetch for each group, by one request, or by one for each group before Kafka 3.0."""
+    from kproc.wire.header import ApiKey
+
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        # KIP-709: newer versions send `groups`, and older ones the fields of one group.
+        fields = {**group, "groups": groups, "require_stable": require_stable}
+        answer = client.call_latest(ApiKey.OFFSET_FETCH, fields)
+        if "groups" in answer:
+            return list(answer["groups"])
+        rows.append({**answer, "group_id": group["group_id"]})
+    return rows
+
+
 def _fetched_offsets(
     client: Client, groups: list[dict[str, Any]], refused: dict[str, int] | None, *, require_stable: bool
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
@@ -292,11 +309,9 @@ def _fetched_offsets(
     offsets of the group (KIP-447).
     """
     from kproc.common.errors import ErrorCode
-    from kproc.wire.header import ApiKey
 
-    fields = {"groups": groups, "require_stable": require_stable}
     fetched: dict[str, dict[Partition, dict[str, Any]]] = {}
-    for group in client.call_latest(ApiKey.OFFSET_FETCH, fields)["groups"]:
+    for group in _offset_fetch_rows(client, groups, require_stable=require_stable):
         if group["error_code"]:
             if group["error_code"] == ErrorCode.NOT_COORDINATOR and has_no_groups(client):
                 fetched[group["group_id"]] = {}

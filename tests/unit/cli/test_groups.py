@@ -1,4 +1,4 @@
-"""`kproc group describe` of a group whose offsets a transaction may still change."""
+"""`kproc group describe` with open transactions, and committed offsets of old brokers."""
 
 from __future__ import annotations
 
@@ -63,3 +63,17 @@ def test_a_group_without_open_transactions_has_no_column_of_them(
 ) -> None:
     groups.describe(["g"], "here", Format.TABLE)
     assert "TRANSACTION" not in capsys.readouterr().out
+
+
+class OneGroupClient:
+    """A broker before Kafka 3.0, whose OffsetFetch has one group."""
+
+    def call_latest(self, _api_key: ApiKey, fields: Mapping[str, Any]) -> dict[str, Any]:
+        assert fields["topics"] is None
+        row = {"partition_index": 0, "committed_offset": 5, "error_code": 0}
+        return {"error_code": 0, "topics": [{"name": f"t-{fields['group_id']}", "partitions": [row]}]}
+
+
+def test_offsets_of_an_old_broker_are_fetched_by_group() -> None:
+    found = groups.committed_offsets(OneGroupClient(), ["a", "b"])  # type: ignore[arg-type]
+    assert found == {"a": {("t-a", 0): 5}, "b": {("t-b", 0): 5}}
