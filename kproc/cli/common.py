@@ -84,8 +84,7 @@ UsedProfile = Annotated[
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
-# Limit of a response in bytes. A description of 100,000 partitions has about 10 MB. Records are read by confluent-kafka
-# and not by this client.
+# Limit of a response in bytes. A description of 100,000 partitions has about 10 MB. confluent-kafka reads records.
 _ANSWER_BYTES_MAX = 256 << 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
 INT_MAX = 2**31 - 1
@@ -246,14 +245,19 @@ def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
     try:
         return [split_address(item, default_port=DEFAULT_PORT) for item in bootstrap.split(",")]
     except ConfigError as error:
-        usage_error(f"--bootstrap: {error}")
+        usage_error(f"{_source_of(bootstrap)}: {error}")
+
+
+def _source_of(bootstrap: str) -> str:
+    """Return what the user has to correct: a profile, a variable or the option."""
+    connection = _command_config.connection
+    if connection is None or connection.bootstrap != bootstrap:
+        return "--bootstrap"
+    return connection.source if connection.profile is None else f"profile {connection.profile}"
 
 
 def _prepared(client: Client, *, introduces: bool) -> Client:
-    """Limit the size of responses.
-
-    With `introduces` also send kproc's name and version, which `kproc clients` shows.
-    """
+    """Limit the size of responses. With `introduces`, send kproc's name and version, which `kproc clients` shows."""
     from kproc import __version__
 
     # Limit the size of responses: any user can listen at a free port, and could make a command of root fill the memory.
@@ -330,10 +334,7 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace each parameter that is a dataclass by one option for each of its fields.
-
-    So commands can share options.
-    """
+    """Replace each parameter that is a dataclass by an option for each field, so that commands can share options."""
     parameters = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {
         name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)

@@ -261,3 +261,14 @@ def test_path_that_is_not_utf8_is_shown_in_json(kproc: Kproc, home: Path) -> Non
     assert described(kproc("profile list --format json"))[0]["command_config"] == shown
     assert described(kproc("profile show --format json"))["command_config"] == shown
     assert shown in told(kproc("profile list"))
+
+
+def test_wrong_address_is_reported_with_its_source(kproc: Kproc, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(kproc("profile add old -b a:1"))
+    file = profiles_path()
+    file.write_text(file.read_text().replace("a:1", "a b:1"))
+    problem = "a b:1 is not an address: expected host:port, such as 127.0.0.1:9092"
+    assert refused(kproc("ping --profile old"), code=2) == f"kproc: profile old: {problem}\n"
+    assert refused(kproc("ping", "-b", "a b:1"), code=2) == f"kproc: --bootstrap: {problem}\n"
+    monkeypatch.setenv("KPROC_BOOTSTRAP", "a b:1")
+    assert refused(kproc("ping"), code=2) == f"kproc: KPROC_BOOTSTRAP: {problem}\n"
