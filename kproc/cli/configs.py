@@ -278,8 +278,15 @@ def confirm_changes(
 
     Ask for a confirmation if a change resets a value that a client has set, or can delete records.
     """
+    from kproc.broker.config.dynamic import split_listener_key
+
     names = [change["name"] for change in changes]
     before = {row["name"]: row for row in read_configs(client, resource, names)}
+    if resource.kind != LOGGERS:
+        # Brokers accept to unset a name that they do not know, so a typing error would be reported as done. They list
+        # a listener's own setting only if it has a value.
+        unset = {change["name"] for change in changes if change["value"] is None}
+        _reject_unknown(resource, {name for name in unset - before.keys() if not split_listener_key(name)[0]})
     rows = [_change_row(resource, before.get(change["name"]), change) for change in changes]
     if not consent.needs_plan or consent.dry_run or resource.kind == LOGGERS:
         return rows

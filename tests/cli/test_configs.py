@@ -138,3 +138,16 @@ def test_config_explain_shows_present_value(broker: BrokerUnderTest, topic, caps
     assert "The present value is unknown: " in shown
     # Without --topic, a topic's setting has no present value.
     assert "  now  " not in call_kproc(capsys, "config", "explain", "flush.ms", *at).stdout
+
+
+def test_config_unset_of_unknown_setting_is_rejected(broker: BrokerUnderTest, topic, capsys: Capture) -> None:
+    """It was reported as changed, so that a typing error was not noticed."""
+    name, at = topic(), ("--unset", "no.such.setting", "--yes", "-b", broker.bootstrap)
+    for command, resource in (
+        (("topic", "alter", name), f"topic {name}"),
+        (("config", "set", "--topic", name), f"topic {name}"),
+        (("config", "set", "--group", "g"), "group g"),
+        (("config", "set"), "broker 1"),
+    ):
+        done = call_kproc(capsys, *command, *at)
+        assert (done.returncode, done.stderr) == (1, f"kproc: {resource} has no setting no.such.setting\n")
