@@ -189,10 +189,13 @@ class BrokerProcess:
         try:
             keep_file.touch()
         except FileNotFoundError:
-            raise BrokerFailed(
-                "the broker has ended before, and its temporary directory with it: to restart a broker after a kill, "
-                "call restart(kill=True) instead of kill()"
-            ) from None
+            reason = (
+                f"another program has deleted its temporary directory {self.directory}: call start() for an empty one"
+                if self.find_end() is None
+                else "it has ended before, and its temporary directory with it: to restart a broker after a kill, call "
+                "restart(kill=True) instead of kill()"
+            )
+            raise BrokerFailed(f"the broker cannot be restarted: {reason}") from None
         # Kill only now that KEEP_FILE exists: when the supervisor is dead, the janitor deletes the directory unless the
         # file is there.
         if kill:
@@ -204,7 +207,7 @@ class BrokerProcess:
             # A killed broker does not delete its ready file, and the next start would believe that it is the new
             # broker's.
             (self.directory / READY_FILE).unlink(missing_ok=True)
-            keep_file.unlink()
+            keep_file.unlink(missing_ok=True)
 
     def _clear_processes(self) -> None:
         self._child = None

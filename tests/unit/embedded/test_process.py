@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -209,6 +210,14 @@ def test_restart_after_kill_names_restart_with_kill(scratch):
     broker.kill()
     wait_until(lambda: not directory.exists(), what="the janitor has removed the directory")
     with pytest.raises(BrokerFailed, match=r"call restart\(kill=True\) instead of kill\(\)"):
+        broker.restart()
+    assert not broker.is_running
+
+
+def test_restart_without_its_temporary_directory_says_so(scratch):
+    broker = Broker(transport="inline").start()
+    shutil.rmtree(broker._process.directory)
+    with pytest.raises(BrokerFailed, match="cannot be restarted: another program has deleted its temporary directory"):
         broker.restart()
     assert not broker.is_running
 
