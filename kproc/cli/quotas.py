@@ -109,7 +109,12 @@ def set_quotas(
 ) -> None:
     """Set quotas of a user, a client id, both, or an address. They apply at once."""
     names = owner.names()
-    ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
+    values: dict[str, float] = {}
+    for key, value in map(_assignment, assignments):
+        if key in values:
+            usage_error(f"{key} is given twice")
+        values[key] = value
+    ops = [{"key": key, "value": value, "remove": False} for key, value in values.items()]
     _change(bootstrap, names, ops, dry_run=dry_run)
     result, of = "would set" if dry_run else "set", shown_owner(names)
     rows = [{"result": result, "of": of, "quota": op["key"], "value": op["value"]} for op in ops]
@@ -138,6 +143,7 @@ def delete_quotas(
             f"name the quotas to delete, such as {min(there, default='producer_byte_rate')}; "
             f"{shown_owner(names)} has {', '.join(sorted(there)) or 'no quota'}"
         )
+    quotas = list(dict.fromkeys(quotas))  # The broker rejects a repeated name.
     for key in quotas:
         if key not in there:
             raise Failure(f"{shown_owner(names)} has no quota {key}{_others(there)}")

@@ -97,6 +97,10 @@ def add_user(
     Add the first user before the broker's first start: `kproc user add admin --data DIR`.
     """
     kinds = _kinds(mechanism)
+    if not name:
+        usage_error(
+            "Username must not be empty"
+        )  # Kafka's words. A dry run sends no request that could say it.
     if not name.isascii() or "\0" in name:
         usage_error(f"{name!r}: SCRAM user names must be ASCII")
     offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.

@@ -77,7 +77,7 @@ def test_quota_delete_of_missing_quota_fails_and_keeps_others(kproc: Kproc) -> N
     other = kproc(f"delete --user {name} producer_byte_rate consumer_byte_rate --yes")
     assert other.stderr == f"kproc: user {name} has no quota consumer_byte_rate; it has producer_byte_rate\n"
     assert quotas_of(kproc, name) == [({"user": name}, "producer_byte_rate", 5.0)]
-    assert kproc(f"delete --user {name} producer_byte_rate --yes").returncode == 0
+    assert kproc(f"delete --user {name} producer_byte_rate producer_byte_rate --yes").returncode == 0
 
 
 @in_one_test(
@@ -88,6 +88,7 @@ def test_quota_delete_of_missing_quota_fails_and_keeps_others(kproc: Kproc) -> N
         ("delete --user a --yes", 2, "name the quotas to delete, such as producer_byte_rate; user a has no quota"),
         ("set --user a producer_byte_rate", 2, "expected QUOTA=NUMBER"),
         ("set --user a producer_byte_rate=fast", 2, "expected QUOTA=NUMBER"),
+        ("set --user a producer_byte_rate=1 producer_byte_rate=2", 2, "producer_byte_rate is given twice"),
         (
             "set --user a speed=1",
             1,

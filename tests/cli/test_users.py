@@ -149,6 +149,7 @@ def client_config(directory: Path, broker: SecuredBroker) -> Path:
         (["add", "x", "-m", "SCRAM-SHA-1"], "w", "--mechanism SCRAM-SHA-1: it is SCRAM-SHA-256 or SCRAM-SHA-512"),
         (["add", "x", "--iterations", "4095"], "w", "4096"),
         (["add", ""], "w", "Username must not be empty"),
+        (["add", "", "--dry-run"], "", "Username must not be empty"),
         (["add", "jürgen"], "w", "'jürgen': SCRAM user names must be ASCII"),
         (["list"], "", "there is no data directory"),
         (["add", "x", "--password-file", "missing"], "", "missing"),
