@@ -254,7 +254,9 @@ def _one_line(verbose: bool) -> Iterator[None]:
     except SpecError as error:
         if verbose and error.__cause__ is not None:
             print_notes(f"{error.__cause__}\n")
-        raise Failure(str(error)) from error
+        # SpecErrors joins several errors of a specification by line ends, which a Failure escapes.
+        head, *details = str(error).split("\n  ")
+        raise Failure(head, details=details) from error
     except PipelineError as error:
         if verbose and error.detail:
             print_notes(f"{error.detail}\n")

@@ -8,6 +8,7 @@ import pytest
 
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.toml_table import SpecError
+from tests.support.command_line import call_kproc
 
 
 def test_all_errors_are_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -50,3 +51,13 @@ sink = [{ name = "screen", input = "s", console = true }]
         parse_spec(text, tmp_path / "p.toml")
     assert "\n" not in str(raised.value)
     assert "schema" in str(raised.value)
+
+
+def test_pipeline_check_prints_each_error_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were one line, with the line ends as \\n."""
+    file = tmp_path / "spec.toml"
+    file.write_text('[pipeline]\nname = "x"\ncheckpoint = "c"\n')
+    done = call_kproc(capsys, "pipeline", "check", str(file), "--no-spark")
+    assert (done.returncode, done.stderr) == (
+        1, f"kproc: 2 errors:\n  {file}:1: no [[source]]\n  {file}:1: no [[sink]]\n"
+    )  # fmt: skip
