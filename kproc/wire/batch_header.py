@@ -35,6 +35,7 @@ CRC_AT: Final = 17
 CRC_FROM: Final = 21  # The CRC-32C covers all bytes from here to the end of the batch.
 ATTRIBUTES_AT: Final = 22  # The low byte of the attributes, which has all of their bits.
 MAX_TIMESTAMP_AT: Final = 35
+PRODUCER_EPOCH_AT: Final = 51  # Followed by the base sequence.
 
 
 def last_offset_of(header: Header) -> int:

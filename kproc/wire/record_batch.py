@@ -40,6 +40,7 @@ from kproc.wire.batch_header import (
     MAGIC_AT,
     MAGIC_BYTE,
     MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
     STAMP,
 )
 from kproc.wire.checksum import crc32c
@@ -69,6 +70,7 @@ _CODEC_MAX: Final = 4
 _INT64: Final = Struct(">q")
 _INT16: Final = Struct(">h")
 _UINT32: Final = Struct(">I")
+_EPOCH_AND_SEQUENCE: Final = Struct(">hi")
 
 _unpack_header = HEADER.unpack_from
 
@@ -266,6 +268,13 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
     view[CRC_FROM : CRC_FROM + 2] = _INT16.pack(attributes | LOG_APPEND_TIME)
     view[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = _INT64.pack(append_time_ms)
     view[CRC_AT:CRC_FROM] = _UINT32.pack(crc32c(memoryview(view)[CRC_FROM:]))
+
+
+def stamp_sequence(batch: bytearray, producer_epoch: int, base_sequence: int) -> None:
+    """Set the producer's epoch and the first sequence of a batch that has a producer id."""
+    fields = _EPOCH_AND_SEQUENCE.pack(producer_epoch, base_sequence)
+    batch[PRODUCER_EPOCH_AT : PRODUCER_EPOCH_AT + len(fields)] = fields
+    batch[CRC_AT:CRC_FROM] = _UINT32.pack(crc_of(batch))
 
 
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:

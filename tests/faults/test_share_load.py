@@ -1,7 +1,7 @@
 """Many records through one share group while its members and roles of kproc are killed.
 
 Every record is accepted, none comes again without a reason, and a record that is rejected, or released until its
-delivery count reaches the limit, has one dead letter, or more if a role died between them.
+delivery count reaches the limit, has one dead letter.
 """
 
 from __future__ import annotations

@@ -35,21 +35,13 @@ def test_repeated_delivery_needs_a_death_between(
 
 
 @in_one_test(
-    ("letters", "roles", "word"),
+    ("letters", "word"),
     [
-        ({PLACE: [1_000]}, [], None),
-        ({PLACE: [1_000, 3_000]}, [(900, 1_900)], None),
-        ({PLACE: [3_000, 1_000]}, [(900, 1_900)], None),
-        ({PLACE: [1_000, 3_000]}, [], "another dead letter"),
-        ({PLACE: [1_000, 3_000]}, [(4_000, 5_000)], "another dead letter"),
-        ({PLACE: [1_000, 30_000, 90_000]}, [(900, 1_900)], "another dead letter"),
-        ({PLACE: [1_000], OTHER: [1_000]}, [(900, 1_900)], "another record"),
+        ({PLACE: [1_000]}, None),
+        ({PLACE: [1_000, 3_000]}, "more than one dead letter"),
+        ({PLACE: [1_000], OTHER: [1_000]}, "another record"),
     ],
 )
-def test_second_dead_letter_needs_the_death_of_a_role(
-    letters: dict[Place, list[int]], roles: list[tuple[int, int]], word: str | None
-) -> None:
-    # The death of a member is no reason: the dead letters are the broker's.
-    disturbances = Disturbances([(1_500, 1_600, 1)], roles, set())
-    problems = list(dead_letter_problems(letters, {PLACE}, LOCK_MS, disturbances))
+def test_no_record_has_a_second_dead_letter(letters: dict[Place, list[int]], word: str | None) -> None:
+    problems = list(dead_letter_problems(letters, {PLACE}))
     assert [word in problem for problem in problems] == ([] if word is None else [True])

@@ -401,7 +401,7 @@ def _acquired_uncounted(self: Any, run: Any, *arguments: Any) -> Any:
 def _dead_letters_unwritten(self: Any, partition: Any, letters: Any) -> None:
     """Rejected records are archived without a letter."""
     for each in letters:
-        self._on_written(partition, each.first, each.last)
+        self._archive(partition, each.first, each.last, lambda: None)
 
 
 def _dead_letters_repeated(self: Any, partition: Any, letters: Any) -> None:
@@ -414,6 +414,7 @@ OF_SHARES: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "share-state-not-written": [(InFlightRecords, "to_persist", _nothing_persisted)],
     "share-locks-never-end": [(Locks, "add", _nothing)],
     "dead-letters-not-written": [(DeadLetterWriter, "write", _dead_letters_unwritten)],
+    "dead-letters-not-found": [(DeadLetterWriter, "write_again", DeadLetterWriter.write)],
     "dead-letters-written-twice": [(DeadLetterWriter, "write", _dead_letters_repeated)],
     "share-delivery-not-counted": [(InFlightRecords, "acquire_again", _acquired_uncounted)],
 }

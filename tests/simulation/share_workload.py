@@ -326,7 +326,7 @@ class ShareDrain(ShareMember, DeadLetterReader):
                 )
         if is_judged and self.history.shares.has_dead_letters:
             letters = yield from self.read_dead_letters(topic.topic_id)
-            self.history.shares.judge_dead_letters(letters, starts, self.world.disturbed_ns)
+            self.history.shares.judge_dead_letters(letters, starts)
         self.must_finish = True
 
     def _await_states(self, count: int) -> Life:

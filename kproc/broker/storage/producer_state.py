@@ -34,6 +34,9 @@ from kproc.wire.record_batch import NO_SEQUENCE
 PRODUCERS_MAX: Final = 10_000
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
+# Ids from here on are computed by the broker for its own batches (share/partition/letter_log.py). The controller never
+# gets so far. They do not expire, because a share group can be unused for longer than producer.id.expiration.ms.
+OWN_PRODUCER_IDS: Final = 1 << 62
 EPOCH_MAX: Final = 2**15 - 1
 
 # From this transaction.version on, each transaction has an epoch of its own (KIP-890).
@@ -415,4 +418,8 @@ def _check_first(entry: ProducerEntry | None, verification: Verification, sequen
 def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
     # Keep a producer with an open transaction however old it is. Without its entry the last stable offset would pass
     # the transaction, and readers of committed records would see the transaction's records before its end.
-    return entry.open_txn_offset < 0 and now_ms - entry.last_timestamp >= idle_ms
+    return (
+        entry.open_txn_offset < 0
+        and now_ms - entry.last_timestamp >= idle_ms
+        and entry.producer_id < OWN_PRODUCER_IDS
+    )

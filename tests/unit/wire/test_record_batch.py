@@ -125,6 +125,14 @@ def test_append_time_sets_every_timestamp_and_renews_crc():
     assert [record.timestamp_ms for record in decode_records(batch)] == [9_999] * 3
 
 
+def test_stamped_sequence_and_epoch_renew_the_crc():
+    batch = encode_batch(RECORDS, producer_id=7, producer_epoch=0, base_sequence=0)
+    rb.stamp_sequence(batch, 3, 2**31 - 1)
+    header = check_batch(batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 2**31 - 1)
+    assert decode_records(batch) == decode_records(encode_batch(RECORDS))
+
+
 def test_transaction_markers_say_their_outcome_and_epoch():
     batch = rb.encode_end_transaction(
         rb.ControlType.COMMIT, timestamp_ms=5, producer_id=7, producer_epoch=3, coordinator_epoch=11

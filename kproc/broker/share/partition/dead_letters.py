@@ -1,8 +1,10 @@
 """Dead letters (KIP-1191): records of a share group that were rejected, or delivered too often, go to another topic.
 
 A record's state ARCHIVING is persisted first. Then the record is written to the group's dead letter topic, and then
-archived. After a crash between the last two steps it is written once more when the state is loaded. A record that
-cannot be written is archived nevertheless, as in Kafka, and the log says why.
+archived. The next batch of a share partition is written only after the records of the former one are archived. So after
+a death, only the share partition's last batch can have letters of records that are still in the state ARCHIVING. The
+writer asks the owner of the dead letter log for these letters (letter_log.py) before it writes again, and archives
+their records. A record that cannot be written is archived nevertheless, as in Kafka, and the log says why.
 
 Differs from Kafka: with errors.deadletterqueue.copy.record.enable the headers of the record are copied, too.
 """
@@ -10,18 +12,25 @@ Differs from Kafka: with errors.deadletterqueue.copy.record.enable the headers o
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.fetch.fetch_read import partition_now
-from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
+from kproc.broker.peers.forwarding import Answer, gather
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.share.partition.in_flight import DeadLetters
+from kproc.broker.share.partition.letter_log import (
+    APPEND_LETTERS,
+    LAST_LETTERS,
+    OFFSET_HEADER,
+    LetterSource,
+    letter_producer_id,
+)
 from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX, inside_bytes_max
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
@@ -31,16 +40,15 @@ from kproc.wire.record_batch import encode_batch, parse_header
 from kproc.wire.records import Record, walk_records
 
 if TYPE_CHECKING:
-    from kproc.broker.cluster.image import PartitionImage, TopicImage
-    from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.cluster.image import TopicImage
     from kproc.broker.request.context import Services
     from kproc.broker.share.partition.share_counters import ShareCounters
     from kproc.broker.share.partition.share_partition import SharePartition
+    from kproc.broker.share.state.messages import SharePartitionKey
     from kproc.broker.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
-_OPERATION: Final = "dead_letters"
 _ENABLE: Final = "errors.deadletterqueue.group.enable"
 _AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 _PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
@@ -57,6 +65,8 @@ _READ_RECORDS_MAX: Final = 10_000
 # Upper limits of the bytes that a record and a header have besides their contents.
 _RECORD_OVERHEAD_BYTES: Final = 40
 _HEADER_OVERHEAD_BYTES: Final = 10
+# A share partition waits for this time (ms) while a call of its predecessor in this Handler is in flight.
+_PREDECESSOR_PAUSE_MS: Final = 100
 # Attempts for one batch, and the pause (ms) after the first of them, as in Kafka. Each further pause is twice as long.
 _ATTEMPTS: Final = 5
 _PAUSE_MS: Final = 1_000
@@ -74,32 +84,38 @@ class _Unwritable(Exception):
 class _Queue:
     """The dead letters of one share partition that are not written yet: the next batch, and those behind it."""
 
-    __slots__ = ("attempts", "batch", "is_waiting", "letters")
+    __slots__ = ("archiving", "attempts", "batch", "is_unsure", "is_waiting", "letters")
 
     def __init__(self) -> None:
         self.letters: deque[DeadLetters] = deque()
         self.batch: list[DeadLetters] = []
         self.attempts = 0  # Number of failed attempts to write the present batch.
+        self.archiving = 0  # Number of ranges of written letters whose records are not archived yet.
+        # True if the topic may have some of these letters already, after a death or a failed attempt.
+        self.is_unsure = False
         self.is_waiting = False  # Waits for a write's result, the topic's creation or the end of a pause.
 
 
 class DeadLetterWriter:
     """Writes the dead letters of a Handler's share partitions, one batch at a time for each of them.
 
-    on_written: called with a share partition and the first and last offset of records that can be archived, because
-    their dead letters were written or cannot be written.
+    archive: called with a share partition, the first and last offset of records that can be archived, because their
+    dead letters were written or cannot be written, and a callback for the time when this is persisted or has failed.
     """
 
     def __init__(
         self,
         services: Services,
         counters: ShareCounters,
-        on_written: Callable[[SharePartition, int, int], None],
+        archive: Callable[[SharePartition, int, int, Callable[[], None]], None],
     ) -> None:
         self._services = services
         self._counters = counters
-        self._on_written = on_written
+        self._archive = archive
         self._queues: dict[SharePartition, _Queue] = {}
+        # The share partitions with a call in flight. One that was dropped can be loaded again before the answer. The
+        # late call must not append behind a batch of its successor.
+        self._calling: set[SharePartitionKey] = set()
         # The share partition whose records were copied last, and its reader. There is only one, because it can hold
         # the decompressed records of a batch.
         self._originals: tuple[SharePartition, _Originals] | None = None
@@ -109,6 +125,12 @@ class DeadLetterWriter:
         if letters:
             self._queues.setdefault(partition, _Queue()).letters.extend(letters)
             self._write_next(partition)
+
+    def write_again(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
+        """Write the records that a former owner was about to write, except those that it has written."""
+        if letters:
+            self._queues.setdefault(partition, _Queue()).is_unsure = True
+            self.write(partition, letters)
 
     def resume(self, partition: SharePartition) -> None:
         """Continue with the dead letters of a share partition after a pause."""
@@ -121,9 +143,11 @@ class DeadLetterWriter:
         can_copy: True in a slow operation of the purgatory, which may read the originals of one batch.
         """
         queue = self._queues[partition]
-        while not queue.is_waiting:
+        # Write no batch before the records of the former one are archived. Otherwise a successor would find only the
+        # last of two batches.
+        while not (queue.is_waiting or queue.archiving):
             # A dropped share partition is loaded again from its stored state, and then its records in the
-            # state ARCHIVING are written again.
+            # state ARCHIVING are found or written again.
             if partition.is_dropped or not (queue.batch or queue.letters):
                 del self._queues[partition]
                 if self._originals is not None and self._originals[0] is partition:
@@ -136,6 +160,10 @@ class DeadLetterWriter:
                 continue
             if topic is None:
                 self._create_topic(partition, queue)
+            elif partition.key in self._calling:
+                self._wait(partition, queue, _PREDECESSOR_PAUSE_MS)
+            elif queue.is_unsure:
+                self._find_written(partition, queue, topic)
             elif can_copy or not partition.settings.copies_dead_letters:
                 can_copy = False
                 self._write_batch(partition, queue, topic)
@@ -197,26 +225,76 @@ class DeadLetterWriter:
     # -- the records -------------------------------------------------------------------------------------------
 
     def _write_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
-        queue.letters.extendleft(reversed(queue.batch))  # The batch of a failed attempt.
-        queue.batch = []
-        size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
-        records = self._next_records(partition, queue, min(size_max, _BATCH_BYTES_MAX))
-        index = partition.key.partition % len(topic.partitions)
+        records = self._fill_batch(partition, queue, topic)
+        producer_id = letter_producer_id(partition.name, partition.state_epoch)
+
+        def on_answer(answer: Answer) -> None:
+            if not answer["error_code"]:
+                self._finish(partition, queue, None)
+                return
+            queue.is_unsure = True
+            self._fail_attempt(partition, queue, topic, answer["error_code"])
+
+        batch = bytes(encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0))
+        self._call(partition, queue, topic, APPEND_LETTERS, batch, on_answer)
+
+    def _find_written(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
+        """Archive the records whose letters are in the topic already. The others are written after that."""
+
+        def on_answer(answer: Answer) -> None:
+            if answer["error_code"]:
+                if not queue.batch:
+                    queue.batch.append(queue.letters.popleft())
+                self._fail_attempt(partition, queue, topic, answer["error_code"])
+                return
+            queue.is_unsure = False
+            written, unwritten = _divide([*queue.batch, *queue.letters], sorted(answer["offsets"]))
+            queue.batch, queue.letters = written, deque(unwritten)
+            # Without progress keep the number of failed attempts, because the attempts must end.
+            if written:
+                self._finish(partition, queue, None)
+
+        self._call(partition, queue, topic, LAST_LETTERS, b"", on_answer)
+
+    def _call(
+        self,
+        partition: SharePartition,
+        queue: _Queue,
+        topic: TopicImage,
+        operation: str,
+        batch: bytes,
+        on_answer: Callable[[Answer], None],
+    ) -> None:
+        """Call the owner of the dead letter log, and continue with the share partition after the answer."""
+        key, services = partition.key, self._services
+        source = LetterSource(
+            services.handler_index,
+            key.topic_id,
+            key.partition,
+            letter_producer_id(partition.name, partition.state_epoch),
+            batch,
+        )
         is_sent = False
 
         def on_answers(answers: list[Answer]) -> None:
+            self._calling.discard(key)
             queue.is_waiting = False
-            code = answers[0]["error_code"]
-            if not code:
-                self._finish(partition, queue, None)
-            elif not self._pause(partition, queue, code):
-                self._finish(partition, queue, f"cannot append to topic {topic.name}: error {code}")
+            on_answer(answers[0])
             if is_sent:
                 self._write_next(partition)
 
         queue.is_waiting = True
-        gather(self._services, _OPERATION, [(topic.name, index, bytes(encode_batch(records)))], on_answers)
+        self._calling.add(key)
+        index = key.partition % len(topic.partitions)
+        gather(services, operation, [(topic.name, index, source)], on_answers)
         is_sent = True
+
+    def _fill_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> list[Record]:
+        """Return the records of the next batch. The letters of a failed attempt are the first ones."""
+        queue.letters.extendleft(reversed(queue.batch))
+        queue.batch = []
+        size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
+        return self._next_records(partition, queue, min(size_max, _BATCH_BYTES_MAX))
 
     def _next_records(self, partition: SharePartition, queue: _Queue, size_max: int) -> list[Record]:
         """Move dead letters from the queue to the batch: at least one, and more if they fit. Return their records."""
@@ -260,6 +338,11 @@ class DeadLetterWriter:
 
     # -- the outcome -------------------------------------------------------------------------------------------
 
+    def _fail_attempt(self, partition: SharePartition, queue: _Queue, topic: TopicImage, code: int) -> None:
+        """Schedule another attempt for the batch, or archive its records without dead letters."""
+        if not self._pause(partition, queue, code):
+            self._finish(partition, queue, f"cannot append to topic {topic.name}: error {code}")
+
     def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
         """Schedule another attempt after a pause. Return False if this error allows no further attempt."""
         queue.attempts += 1
@@ -295,8 +378,17 @@ class DeadLetterWriter:
                 *(count, partition.name, min(each.first for each in batch), max(each.last for each in batch)),
                 problem,
             )
+
+        def on_archived() -> None:
+            queue.archiving -= 1
+            if not queue.archiving and not is_starting:
+                self._write_next(partition)
+
+        is_starting = True
+        queue.archiving += len(batch)
         for letters in batch:
-            self._on_written(partition, letters.first, letters.last)
+            self._archive(partition, letters.first, letters.last, on_archived)
+        is_starting = False
 
 
 class _DeadLetterPause(DelayedOperation):
@@ -324,7 +416,7 @@ def _dead_letter(
     headers = [
         ("__dlq.errors.topic", partition.topic.encode()),
         ("__dlq.errors.partition", b"%d" % partition.key.partition),
-        ("__dlq.errors.offset", b"%d" % offset),
+        (OFFSET_HEADER, b"%d" % offset),
         ("__dlq.errors.group", partition.key.group_id.encode()),
         ("__dlq.errors.delivery.count", b"%d" % letters.delivery_count),
         ("__dlq.errors.message", (REJECTED if letters.is_rejected else DELIVERED_TOO_OFTEN).encode()),
@@ -340,6 +432,24 @@ def _size(record: Record) -> int:
         _HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"") for name, value in record.headers
     )
     return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _divide(
+    letters: Iterable[DeadLetters], written: Sequence[int]
+) -> tuple[list[DeadLetters], list[DeadLetters]]:
+    """Return the letters at the offsets `written`, which are in ascending order, and the other letters."""
+    found: list[DeadLetters] = []
+    others: list[DeadLetters] = []
+    for each in letters:
+        first = each.first
+        for offset in written[bisect_left(written, each.first) : bisect_right(written, each.last)]:
+            if first < offset:
+                others.append(each._replace(first=first, last=offset - 1))
+            found.append(each._replace(first=offset, last=offset))
+            first = offset + 1
+        if first <= each.last:
+            others.append(each._replace(first=first))
+    return found, others
 
 
 def _no_original(_offset: int) -> Record | None:
@@ -426,29 +536,3 @@ class _Originals:
         """Give up on the batch. Its other dead letters get headers only, without another warning."""
         self._ahead, self._position = None, -1
         logger.warning("cannot copy dead letters of %s: %s", self._log.state.directory.name, error)
-
-
-def _failed(index: int, code: int, _message: str | None) -> Answer:
-    return {"partition_index": index, "error_code": int(code)}
-
-
-@operation(_OPERATION, _failed, bytes)
-def append_dead_letters(
-    services: Services, owned: OwnedPartition, partition: PartitionImage, batch: bytes, on_answer: OnAnswer
-) -> None:
-    """Append a batch to a log of this Handler, and answer when it is as durable as with acks=all."""
-    is_hidden = services.config.waits_for_sync
-    (result,) = owned.log.append([memoryview(bytearray(batch))], hidden_from=0 if is_hidden else None)
-    if result.error_code:
-        on_answer(_failed(partition.index, result.error_code, None))
-        return
-    owned.after_append()
-    on_synced = partial(_on_synced, partition.index, on_answer)
-    if is_hidden:
-        owned.when_synced(result.last_offset + 1, on_synced)
-    else:
-        on_synced(0)
-
-
-def _on_synced(index: int, on_answer: OnAnswer, code: int) -> None:
-    on_answer(_failed(index, code, None))

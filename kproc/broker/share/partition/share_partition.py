@@ -153,11 +153,15 @@ class SharePartition:
         return sum(last - first + 1 for first, last in change)
 
     def finish_dead_letters(self, first: int, last: int, on_done: OnPersisted) -> None:
-        """Archive records that were written as dead letters. `on_done` is called only if the range has such records."""
-        if self.records is not None:
-            change = self.records.finish_dead_letters(first, last)
-            if change:
-                self._queued.append(_Pending(change, on_done))
+        """Archive records that were written as dead letters. `on_done` is called when this is persisted.
+
+        It is called at once if the range has no such records any more, because the start of the log has moved.
+        """
+        change = [] if self.records is None else self.records.finish_dead_letters(first, last)
+        if change:
+            self._queued.append(_Pending(change, on_done))
+        else:
+            on_done(None)
 
     def _queue(self, change: Change) -> None:
         if change:

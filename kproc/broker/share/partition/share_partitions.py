@@ -343,7 +343,7 @@ class SharePartitions:
             self._fail(partition, int(code))
             return
         self.changed(partition)
-        self._dead_letters.write(partition, letters)
+        self._dead_letters.write_again(partition, letters)
         self._wake(partition)
 
     def _fail(self, partition: SharePartition, code: int) -> None:
@@ -382,14 +382,17 @@ class SharePartitions:
             partition.fail_write(_client_error(outcome))
             self.changed(partition, not_before_ms=self.now_ms() + _FAILED_MS)
 
-    def _archive(self, partition: SharePartition, first: int, last: int) -> None:
-        """Archive records that were written as dead letters."""
+    def _archive(
+        self, partition: SharePartition, first: int, last: int, on_archived: Callable[[], None]
+    ) -> None:
+        """Archive records that were written as dead letters. Call `on_archived` when that is persisted or fails."""
 
         def on_done(error: KafkaError | None) -> None:
             # If the archiving cannot be persisted, drop the share partition: nobody would archive the records later,
-            # and they would fill the window. The next load writes the dead letters again, as after a crash.
+            # and they would fill the window. The next load finds the dead letters, as after a crash.
             if error is not None and not partition.is_dropped:
                 self._drop(partition)
+            on_archived()
 
         partition.finish_dead_letters(first, last, on_done)
         self.changed(partition)

@@ -168,6 +168,7 @@ def test_one_batch_of_copies_is_written_in_a_duty_cycle(
     owner.states.holds = True
     for index in (0, 1):
         owner.acknowledge(ANN, AcknowledgeBatch(0, 1, [REJECT]), index=index)
+    owner.states.holds = False
     owner.states.release()
     logs = [owner.rig.open(TOPIC, index).log.state for index in (0, 1)]
     counts = [0]
