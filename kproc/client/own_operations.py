@@ -47,11 +47,30 @@ class OperationFields(dict[str, Any]):
 
 
 def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Mapping[str, Any]) -> bytes:
-    """Encode a request for an own operation, with its length prefix."""
+    """Encode a request for an own operation, with its length prefix.
+
+    Raises UnicodeEncodeError for a text that is not UTF-8.
+    """
+    _require_utf8(arguments)
     name = client_id.encode()
     header = _HEADER.pack(STATUS_KEY, STATUS_VERSION, correlation_id, len(name)) + name
     body = json.dumps({"op": op, **arguments}).encode()
     return (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+def _require_utf8(value: object) -> None:
+    """Raise UnicodeEncodeError for a text with surrogates, which stand for other bytes of a command line.
+
+    json.dumps() accepts them, and the broker would call the whole request malformed.
+    """
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            _require_utf8(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _require_utf8(each)
 
 
 def decode_result(body: bytes, address: str) -> OperationFields:

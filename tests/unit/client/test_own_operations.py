@@ -63,3 +63,12 @@ def test_error_of_an_operation_is_raised_with_the_address() -> None:
 def test_answer_of_another_program_is_a_lost_connection(answer: Any) -> None:
     with pytest.raises(ConnectionLost, match="b:1 is not a kproc broker"):
         result_of(answer)
+
+
+def test_operation_with_text_that_is_not_utf8_names_the_text() -> None:
+    """The broker answered that the request's JSON is malformed: invalid utf-16 surrogate pair (byte 77)."""
+    for arguments in ({"client": "a\udcff"}, {"apis": ["Fetch", "a\udcff"]}, {"rule": {"topic": "a\udcff"}}):
+        with pytest.raises(UnicodeEncodeError) as raised:
+            encode_operation(1, "c", "monitor", arguments)
+        assert raised.value.object == "a\udcff"
+    assert encode_operation(1, "c", "monitor", {"user": None, "client": "é"}).endswith(b'"client": "\\u00e9"}')
