@@ -79,6 +79,9 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # The former object has found out whether it can seek. It was /dev/null then, and now it can be a pipe, for which
+    # reconfigure() would fail.
+    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115 - for the whole process
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     os.environ.clear()
