@@ -290,6 +290,7 @@ def test_arguments_that_would_destroy_files_are_rejected(tmp_path):
         Broker(data="")
 
 
+@pytest.mark.long
 def test_blocks_of_a_stopped_broker_are_left_quietly(scratch):
     """The state of a block has ended with the broker, or with its restart."""
     broker = Broker(transport="inline").start()
