@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.call_links import CallHandlers, handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, OnResult, R
@@ -58,7 +58,7 @@ from kproc.broker.storage.room import count_shortage
 from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
-from kproc.common.clock import NS_PER_MS
+from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     from kproc.broker.role.plan import BrokerPlan
 
 logger = logging.getLogger(__name__)
+
+# Pause after a removal of expired tokens that could not be written.
+_TOKEN_RETRY_NS: Final = 5 * NS_PER_S
 
 
 class PendingCommit:
@@ -230,6 +233,9 @@ class Controller(LinkedRole):
             return
 
         def on_reply(reply: dict[str, Any]) -> None:
+            # The disk may be full. Do not wait for the next check, which can be an hour later.
+            if failure_of(reply) is not None:
+                self._next_token_check_ns = min(self._next_token_check_ns, now_ns + _TOKEN_RETRY_NS)
             for token_id in reply.get("removed", ()):
                 logger.info("the delegation token %s has expired", token_id)
                 # Check again at the next tick, because one batch is limited and more tokens can have expired.

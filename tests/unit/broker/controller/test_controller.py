@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
@@ -22,7 +23,7 @@ from kproc.broker.storage.fs import DiskFailed, OsFs
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
 from kproc.broker.transport.envelope import CALL, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.common.clock import ManualClock
-from kproc.common.errors import ErrorCode, FatalError
+from kproc.common.errors import ErrorCode, FatalError, KafkaError
 from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
 from tests.support.in_memory_controller import NEW_CLUSTER_CONFIGS, topic
 
@@ -280,6 +281,27 @@ def test_tokens_that_have_expired_are_removed_once_an_interval(rig: ControllerRi
         rig.clock.advance_ms(seconds * 1000)
         rig.settle()
         assert list(peer.image.delegation_tokens) == left
+
+
+def test_removal_of_an_expired_token_is_tried_again_soon(
+    rig: ControllerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the check. The next check comes an hour later."""
+    rig.settle()
+    token = DelegationTokenSet("id", ("User", "a"), ("User", "a"), (), 0, rig.clock.wall_ms() + 5000, 2**62)
+    rig.controller._commit({}, [token], lambda _reply: None, False)
+    with monkeypatch.context() as full:
+
+        def fail(*_: object) -> None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space")
+
+        full.setattr(MetadataLog, "commit", fail)
+        rig.clock.advance_ms(3_600_000)
+        rig.settle()
+    assert list(rig.controller.image.delegation_tokens) == ["id"]
+    rig.clock.advance_ms(5000)
+    rig.settle()
+    assert not rig.controller.image.delegation_tokens
 
 
 def test_controller_is_drained_when_every_change_is_answered(
