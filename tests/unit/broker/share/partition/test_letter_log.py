@@ -19,7 +19,8 @@ from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeT
 from kproc.broker.share.state.messages import RecordState, state_key
 from kproc.broker.storage.producer_state import OWN_PRODUCER_IDS
 from kproc.common.errors import ErrorCode
-from kproc.wire.record_batch import decode_records, parse_header
+from kproc.wire.record_batch import decode_records, encode_batch, parse_header
+from kproc.wire.records import Record
 from tests.support.handler_rig import HandlerRig
 from tests.support.share_partition_rig import ShareOwner
 
@@ -160,6 +161,23 @@ def test_call_of_a_former_owner_is_rejected(owner: ShareOwner) -> None:
         handle(owner.services, owned, image, source, answers.append)
     assert [each["error_code"] for each in answers] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
     assert letters(owner) == []
+
+
+def test_odd_offsets_in_a_clients_batch_are_no_letters(owner: ShareOwner) -> None:
+    """A client that may write to the topic has produced with the share partition's producer id."""
+    start_to_reject(owner, writes=0)
+    producer_id = letter_producer_id(state_key("g", owner.topic_id, 0), owner.state.state_epoch)
+    values = (None, b"", b"-1", b"x", b"9" * 5000)
+    records = [Record(None, None, 0, ((OFFSET_HEADER, value),)) for value in values]
+    forged = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    owned = owner.rig.open(TOPIC, 0)
+    owned.log.append([memoryview(bytearray(forged))])
+    answers: list[Answer] = []
+    image = owner.services.image.topics_by_name[TOPIC].partitions[0]
+    source = LetterSource(owner.services.handler_index, owner.topic_id, 0, producer_id)
+    letter_log.find_last_letters(owner.services, owned, image, source, answers.append)
+    owner.rig.settle()
+    assert [(each["error_code"], each["offsets"]) for each in answers] == [(0, [])]
 
 
 def test_letters_that_retention_removed_are_written_again(owner: ShareOwner) -> None:
