@@ -12,7 +12,7 @@ import pytest
 
 from kproc.embedded import Broker
 from kproc.embedded.control import ControlServer
-from tests.support.broker import forked_broker
+from tests.support.broker import TRANSPORTS, forked_broker
 from tests.support.documents import code_to_run
 from tests.support.kafka_jars import classpath, missing_reason, short_lived_jvm
 from tests.support.wait import PATIENCE_SECONDS
@@ -20,16 +20,17 @@ from tests.support.wait import PATIENCE_SECONDS
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.long,
-    pytest.mark.transports("process"),
+    # The programs drive the control API, which is outside of the broker.
+    pytest.mark.transports(*TRANSPORTS, slow=TRANSPORTS[1:]),
     pytest.mark.no_leak_guard,  # A restore replaces the processes of the file's broker.
 ]
 GUIDE = "kproc/TESTING.md"
 
 
 @pytest.fixture(scope="module")
-def broker_under_control(fork_server: None) -> Iterator[tuple[Broker, ControlServer]]:
+def broker_under_control(transport: str) -> Iterator[tuple[Broker, ControlServer]]:
     """A broker of this file with its control API, and the check that no program leaves a rule."""
-    with forked_broker()() as broker, ControlServer(broker) as control:
+    with forked_broker()(transport=transport) as broker, ControlServer(broker) as control:
         yield broker, control
         assert broker.faults.list() == []
 

@@ -49,24 +49,26 @@ def test_full_disk_refuses_writes_until_the_rule_ends(broker: Broker) -> None:
 
 
 def test_broken_disk_takes_the_log_offline_until_a_restart(broker: Broker) -> None:
-    faults = broker.faults
-    for (name, library), fail in zip(LIBRARIES.items(), (faults.fail_write, faults.fail_sync), strict=True):
-        topic = f"broken-{name}"
-        broker.create_topic(topic)
-        assert library.produce(broker.bootstrap, topic, [b"a"]) == [""]
-        with fail(topic=topic, times=1) as rule:
-            errors = library.produce(broker.bootstrap, topic, [b"b", b"c"], **IMPATIENT)
-            assert all("storage" in error.lower() for error in errors)
-            assert rule.hits == 1
+    for fail in (broker.faults.fail_write, broker.faults.fail_sync):
+        topics = {f"{fail.__name__}-{name}": library for name, library in LIBRARIES.items()}
+        for topic, library in topics.items():
+            broker.create_topic(topic)
+            assert library.produce(broker.bootstrap, topic, [b"a"]) == [""]
+        with fail(topic=f"{fail.__name__}-*", times=len(topics)) as rule:
+            for topic, library in topics.items():
+                errors = library.produce(broker.bootstrap, topic, [b"b", b"c"], **IMPATIENT)
+                assert all("storage" in error.lower() for error in errors)
+            assert rule.hits == len(topics)
             assert library.produce(broker.bootstrap, "other", [b"d"]) == [""]
         offline = wait_until(lambda: status(broker.bootstrap)["offline"]["first"], what="the status shows it")
-        assert [row["topic"] for row in offline] == [topic]
-        assert f"log=offline partition={topic}-0" in broker.log_text()
+        assert {row["topic"] for row in offline} == topics.keys()
+        assert all(f"log=offline partition={topic}-0" in broker.log_text() for topic in topics)
         broker.restart()
-        assert library.produce(broker.bootstrap, topic, [b"e"]) == [""]
-        found = library.consume(broker.bootstrap, topic, 3 if fail == faults.fail_sync else 2)
-        # A record whose sync has failed is possibly stored, as on a real disk.
-        assert (found[0], found[-1]) == (b"a", b"e")
+        for topic, library in topics.items():
+            assert library.produce(broker.bootstrap, topic, [b"e"]) == [""]
+            found = library.consume(broker.bootstrap, topic, 3 if fail == broker.faults.fail_sync else 2)
+            # A record whose sync has failed is possibly stored, as on a real disk.
+            assert (found[0], found[-1]) == (b"a", b"e")
 
 
 def test_fail_sync_needs_a_broker_that_syncs(fork_server: None) -> None:

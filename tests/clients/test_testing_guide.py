@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,25 +14,121 @@ pytest.importorskip("aiokafka")
 pytest.importorskip("confluent_kafka")
 pytest.importorskip("kafka")
 
-from kproc.embedded import Broker
+from tests.support.broker import TRANSPORTS, forked_broker
 from tests.support.command_server import kproc_on_path
-from tests.support.documents import code_to_run
+from tests.support.documents import ROOT, code_to_run
 from tests.support.inner_pytest import passed, run_pytest
 from tests.support.wait import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.clients, pytest.mark.transports("process")]
-GUIDE = "kproc/TESTING.md"
+pytestmark = [pytest.mark.clients, pytest.mark.own_broker]
+GUIDE: Final = "kproc/TESTING.md"
+# Brokers start by forks, because two thirds of the CPU of a start are imports.
+CONFTEST: Final = f"""
+import sys
+
+import pytest
+
+import kproc.embedded
+
+sys.path.append({str(ROOT)!r})
+from tests.support.broker import forked_broker
+from tests.support.broker_starts import forked_starts
+
+kproc.embedded.Broker = forked_broker()
 
 
-def test_python_examples_of_the_guide_pass(tmp_path: Path) -> None:
-    code = "\n\n".join(code_to_run(GUIDE, "python"))
+@pytest.fixture(scope="session", autouse=True)
+def fork_server():
+    with forked_starts():
+        yield
+"""
+# With this, rules act on no request, time stands, and the power stays.
+WITHOUT_FAULTS: Final = """
+from kproc.client.broker_time import BrokerTime
+from kproc.client.faults import Faults
+
+add = Faults.add
+
+
+def add_idle(faults, rule, **arguments):
+    idle = {"free_bytes": 1 << 40} if rule["action"] == "fill-disk" else {"after": 1_000_000_000}
+    return add(faults, {**rule, **idle}, **arguments)
+
+
+Faults.add = add_idle
+BrokerTime.advance = lambda *arguments, **units: None
+kproc.Broker.lose_power = lambda broker: None
+"""
+# Examples whose fault is not one of these: other clients, the data, the emulated release, or a restart, death or pause,
+# which raises an error if it does not happen. The last three are about state.
+OTHER_EXAMPLES: Final = frozenset(
+    (
+        "test_commit_on_revoke_processes_once",
+        "test_without_commit_on_revoke_processes_twice",
+        "test_poison_record_does_not_stop_the_consumer",
+        "test_producer_works_with_kafka_2_8",
+        "test_producer_survives_restarts",
+        "test_producer_survives_dead_processes",
+        "test_consumer_commits_what_it_has_read",
+        "test_group_starts_with_the_first_order",
+        "test_empty_broker_has_no_topics",
+        "test_state_comes_back_in_a_coroutine",
+    )
+)
+
+
+def run_examples(
+    directory: Path, code: str, transport: str, *arguments: str, more: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run Python examples of the guide with brokers of a transport. more: further lines of their conftest.py."""
+    default = f'kproc.Broker.__init__.__kwdefaults__["transport"] = "{transport}"\n'
+    (directory / "conftest.py").write_text(f"{CONFTEST}{default}{more}")
     # kafka-python warns of functions that later versions of Python remove.
-    passed(run_pytest(tmp_path, code, "-W", "ignore"), code.count("def test_"))
+    return run_pytest(directory, code, "-W", "ignore", *arguments)
 
 
-def test_commands_of_the_guide_work(tmp_path: Path) -> None:
+def python_examples() -> tuple[str, list[str]]:
+    """Return the Python code of the guide as one module, and the names of its tests."""
+    code = "\n\n".join(code_to_run(GUIDE, "python"))
+    return code, re.findall(r"^ *def (test_\w+)", code, re.MULTILINE)
+
+
+@pytest.mark.every_transport
+def test_python_examples_of_the_guide_pass(transport: str, tmp_path: Path) -> None:
+    code, names = python_examples()
+    if transport == "process":
+        passed(run_examples(tmp_path, code, transport), len(names))
+        return
+    # Roles that are no processes cannot be killed, and the broker says so.
+    done = run_examples(tmp_path, code, transport)
+    assert f"1 failed, {len(names) - 1} passed" in done.stdout, done.stdout
+    assert "FAILED test_it.py::test_producer_survives_dead_processes" in done.stdout
+    sentence = (
+        f"the roles of this broker are no processes (transport '{transport}'): "
+        "start it with transport='process' to kill or pause one"
+    )
+    assert f"BrokerFailed: {sentence}" in done.stdout, done.stdout
+
+
+def test_examples_without_their_fault_fail(tmp_path: Path) -> None:
+    """Run each example about a fault with rules that never act. An example that passes would prove nothing."""
+    code, names = python_examples()
+    assert OTHER_EXAMPLES.issubset(names)
+    # Two of them wait for the effect until their deadline.
+    code = code.replace('"consumer_timeout_ms": 30_000', '"consumer_timeout_ms": 1_000')
+    code = code.replace("deadline = time.monotonic() + 30", "deadline = time.monotonic() + 3")
+    others = " or ".join(sorted(OTHER_EXAMPLES))
+    done = run_examples(tmp_path, code, "inline", "--tb=no", "-k", f"not ({others})", more=WITHOUT_FAULTS)
+    failures = len(names) - len(OTHER_EXAMPLES)
+    assert re.search(rf"^{failures} failed, {len(OTHER_EXAMPLES)} deselected", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
+
+
+@pytest.mark.transports(*TRANSPORTS, slow=TRANSPORTS[1:])
+def test_commands_of_the_guide_work(transport: str, tmp_path: Path) -> None:
     [commands] = code_to_run(GUIDE, "sh")
-    with Broker() as broker, kproc_on_path(tmp_path) as directory:
+    with forked_broker()(transport=transport) as broker, kproc_on_path(tmp_path) as directory:
         environment = os.environ | {
             "PATH": f"{directory}:{os.environ['PATH']}",
             "KPROC_BOOTSTRAP": broker.bootstrap,
