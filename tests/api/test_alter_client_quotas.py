@@ -38,6 +38,7 @@ def test_client_quota_alter_describe_and_remove(client: RawClient, version: int)
 
 def test_rejected_client_quota_names_its_entity(client: RawClient) -> None:
     assert alter(client, 1, {"ip": "127.0.0.1"}, producer_byte_rate=1.0) == ErrorCode.INVALID_REQUEST
+    assert alter(client, 1, {"ip": "localhost\0"}, connection_creation_rate=1.0) == ErrorCode.INVALID_REQUEST
     component = {"entity_type": "nobody", "match_type": 2, "match": None}
     answer = client.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": False})
     assert answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION

@@ -60,7 +60,7 @@ def split_address(
 
     Port 0 stands for a free port. Pass `may_be_free` for listeners, because only they can use it.
     """
-    match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
+    match = re.fullmatch(r"(?:\[([^\[\]\s\0]+)\]|([^:\[\]\s/\0]+))(?::([0-9]{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
     if match is None and "@" in text:
         # Do not show the text, because it may contain a password.
@@ -184,10 +184,11 @@ def _ip_version(host: str) -> int:
 def is_address(host: str) -> bool:
     """Return True if the host is a literal address, perhaps with a scope (`fe80::1%eth0`), and not a name."""
     try:
-        ipaddress.ip_address(host.partition("%")[0])
+        ipaddress.ip_address(host)
     except ValueError:
         return False
-    return True
+    # ipaddress accepts any characters in a scope. No interface has a name with spaces or control characters.
+    return host.isprintable() and " " not in host
 
 
 def resolve_advertised(

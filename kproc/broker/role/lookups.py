@@ -117,5 +117,8 @@ class Lookups:
 
 def addresses_of(host: str) -> list[str]:
     """Return every address of a host name. An address is returned as it is, without a look-up."""
+    # socket.getaddrinfo() ignores everything after a NUL, so `localhost\0x` would be localhost.
+    if "\0" in host:
+        raise socket.gaierror(socket.EAI_NONAME, "a host name has no NUL character")
     # getaddrinfo(3) without a type returns each address once for every type of socket.
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

@@ -10,7 +10,7 @@ import pytest
 
 from kproc.broker.acceptor.connection_limits import ConnectionLimits
 from kproc.broker.role.handoff import pack_address
-from kproc.broker.role.lookups import Found, Lookups
+from kproc.broker.role.lookups import Found, Lookups, addresses_of
 from kproc.common.clock import ManualClock
 from tests.support.acceptor_rig import AcceptorRig
 from tests.support.shortages import no_thread
@@ -146,3 +146,9 @@ def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:
         names.known["nowhere.example"] = ["10.0.0.3"]
         rig.change()
         assert pack_address("10.0.0.3") in limited(), "what failed is tried again"
+
+
+def test_host_name_with_nul_has_no_addresses() -> None:
+    """The system's resolver stops at the NUL and would find `localhost`."""
+    with pytest.raises(OSError, match="no NUL"):
+        addresses_of("localhost\0.example")
