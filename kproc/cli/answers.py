@@ -223,6 +223,11 @@ class _Unserved(TypedDict, total=False):
     first: list[_UnservedDirectory]
 
 
+class _LastReload(TypedDict, total=False):
+    at_ms: Date
+    problem: str | None
+
+
 class _Network(TypedDict, total=False):
     acceptor_blocked: dict[str, float | None]
 
@@ -237,6 +242,7 @@ class _StatusFields(TypedDict, total=False):
     control: str | None
     metrics: str | None
     problem: str | None
+    last_reload: _LastReload | None
     disk: _Disk
     certificates: dict[str, _Certificate]
     processes: list[_ProcessFields]

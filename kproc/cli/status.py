@@ -164,6 +164,9 @@ def _print_facts_of(answer: dict[str, Any]) -> None:
     states = [f"{count} {state}" for state, count in (answer.get("transactions") or {}).items() if count]
     if states:
         what.append("transactional ids " + ", ".join(states))
+    reload = answer.get("last_reload")
+    if reload:
+        what.append(f"last reload {_second(reload['at_ms'])}")
     print_facts(filter(None, where))
     print_facts(what)
 
@@ -173,11 +176,20 @@ def problem_lines(answer: Mapping[str, Any]) -> list[list[str]]:
     problem = answer.get("problem")
     kinds = (
         [f"problem: {problem}"] if problem else [],
+        _reload_lines(answer),
         offline_lines(answer),
         _first_lines(answer, "uncleanable", "not compacted", "{topic}-{partition}: {reason}"),
         _unserved_lines(answer),
     )
     return [lines for lines in kinds if lines]
+
+
+def _reload_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return a line if the last SIGHUP could not put the configuration file or the certificates into force."""
+    reload = answer.get("last_reload")
+    if not reload or not reload["problem"]:
+        return []
+    return [f"the last reload ({_second(reload['at_ms'])}) failed: {reload['problem']}"]
 
 
 def offline_lines(answer: Mapping[str, Any]) -> list[str]:
@@ -212,6 +224,10 @@ def _format_count(count: int | None, internal: int | None) -> str:
 
 def _address(listener: Any) -> str:
     return str(listener["advertised"] if isinstance(listener, dict) else listener)
+
+
+def _second(wall_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _day(wall_ms: int) -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.configs import read_configs, set_config
 from tests.support.raw import RawClient
-from tests.support.status import processes
+from tests.support.status import processes, status
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -54,6 +54,10 @@ def test_sighup_applies_dynamic_settings_and_logs_each_result(
         assert value_of(broker, "message.max.bytes") == "2000000"
         assert processes(broker.bootstrap) == pids, "nobody was restarted"
         reloaded(broker, "reload: num.io.threads=3 is refused")
+        wait_until(
+            lambda: "num.io.threads=3 is refused" in str(status(broker.bootstrap)["last_reload"]["problem"]),
+            what="the status shows it",
+        )
 
         # Back to what it was started with: nothing is set any more.
         file.write_text("message.max.bytes=1000000\nkproc.hung.ms=7000\n")
@@ -61,6 +65,10 @@ def test_sighup_applies_dynamic_settings_and_logs_each_result(
             broker, "reload: applied: message.max.bytes=1000000", "reload: kproc.hung.ms=7000 is in force already"
         )
         assert value_of(broker, "message.max.bytes") == "1000000"
+        wait_until(
+            lambda: status(broker.bootstrap)["last_reload"]["problem"] is None,
+            what="the status shows the success",
+        )
 
 
 def test_dynamic_setting_overrides_reloaded_file(

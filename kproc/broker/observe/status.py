@@ -56,6 +56,7 @@ class Status:
         self.processes: list[dict[str, Any]] = []
         self.phase = "starting"  # Then running, then stopping.
         self.problem: str | None = None  # The settings that could not take effect, or None.
+        self.last_reload: dict[str, Any] | None = None  # The date and problem of the last SIGHUP.
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
@@ -85,6 +86,7 @@ class Status:
         self.listeners = message["listeners"]
         self.problem = message["problem"]
         self.phase = message["phase"]
+        self.last_reload = message["last_reload"]
         self.listener_names = message["listener_names"]
         self.certificates.use(message["certificates"])
 
@@ -111,6 +113,7 @@ class Status:
             "control": plan.control.bound if plan.control is not None else None,
             "metrics": plan.metrics.bound if plan.metrics is not None else None,
             "problem": self._problem(image),
+            "last_reload": self.last_reload,
             "disk": self.disk.describe(),
             "certificates": self.certificates.describe(),
             "faults": self._faults.describe(),

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class CertificateRenewal:
     """Checks and renews the certificates of the TLS listeners, and keeps the result of the check of those in use.
 
-    on_change: called when the certificates in use have changed, so that the status shows the new ones.
+    on_change: called when the certificates in use have changed or could not be renewed, because the status shows both.
     """
 
     def __init__(
@@ -67,10 +67,11 @@ class CertificateRenewal:
             problems = sorted({each for reply in replies.values() for each in reply.get("problems", ())})
             for problem in problems:
                 logger.error("reload: %s; the certificates in use stay", problem)
+            self.problem = "; ".join(problems) or None
             if not problems:
                 self.checked = checked
-                self._on_change()
                 tls_check.log_certificates(checked)
+            self._on_change()
 
         gathering = Gathering(len(roles), on_all)
         for role in roles:

@@ -32,6 +32,8 @@ Ask = Callable[[str, dict[str, Any], OnReply], None]
 NOTE_FILE: Final = "kproc-reloaded.json"
 # Kafka's number of the resource type BROKER (ConfigResource.Type) in IncrementalAlterConfigs.
 _BROKER: Final = 4
+# Limit of the text that the status shows. A refused value can be long.
+_SHOWN_CHARACTERS: Final = 1000
 # Alternative names of settings, such as log.retention.hours for log.retention.ms. Skip them, because the effective
 # values are compared under the main names.
 _SPELLINGS: Final = frozenset(
@@ -62,7 +64,7 @@ class Reloader:
     """Applies changes of the configuration file. One per supervisor.
 
     `ask` sends a request to the controller. `in_force` returns the present dynamic settings. `reread` reads the
-    configuration again, or is None if SIGHUP ends the broker instead.
+    configuration again, or is None if SIGHUP ends the broker instead. `wall_ms` returns the date.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Reloader:
         reread: Reread | None,
         ask: Ask,
         in_force: Callable[[], DynamicSettings],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._started = config
         self._fs = fs
@@ -80,11 +83,15 @@ class Reloader:
         self._reread = reread
         self._ask = ask
         self._in_force = in_force
+        self._wall_ms = wall_ms
         self._file_values = _values(config)  # The settings of the file as last read.
         self._applied: dict[str, str] = {}
         self._open = 0
         self._is_wanted_again = False
-        self.problem: str | None = None  # The reason why the last reload, or a part of it, failed.
+        self._reloaded_ms: int | None = None  # The date of the last reload.
+        self.problem: str | None = (
+            None  # The reasons why the last reload, or parts of it, failed, in one line.
+        )
 
     @property
     def can_reload(self) -> bool:
@@ -95,6 +102,13 @@ class Reloader:
     def is_busy(self) -> bool:
         """True while a reply of the controller is outstanding."""
         return self._open > 0
+
+    def describe(self, certificate_problem: str | None) -> dict[str, Any] | None:
+        """Return the date of the last reload and its problem for the status, or None if there was no reload."""
+        if self._reloaded_ms is None:
+            return None
+        problem = "; ".join(filter(None, (self.problem, certificate_problem)))
+        return {"at_ms": self._reloaded_ms, "problem": problem[:_SHOWN_CHARACTERS] or None}
 
     def remove_former_settings(self) -> None:
         """Remove the settings that reloads of the last run applied, unless a client has changed them since.
@@ -132,12 +146,13 @@ class Reloader:
         if self._open:
             self._is_wanted_again = True
             return
-        self.problem = None
+        self._reloaded_ms, self.problem = self._wall_ms(), None
         try:
             config = self._reread()
         except ConfigError as error:
-            self.problem = str(error)
-            for line in str(error).splitlines():
+            lines = str(error).splitlines()
+            self.problem = "; ".join(lines)
+            for line in lines:
                 logger.error("reload: %s", line)
             logger.error("reload: nothing was changed")
             return
@@ -222,8 +237,9 @@ class Reloader:
         problem = failure.message if failure is not None else reply["responses"][0]["error_message"]
         for name, value, done in wanted:
             if problem:
-                self.problem = f"{name}={_shown(name, value)} is refused: {problem}"
-                logger.error("reload: %s", self.problem)
+                text = f"{name}={_shown(name, value)} is refused: {problem}"
+                self.problem = "; ".join(filter(None, (self.problem, text)))
+                logger.error("reload: %s", text)
                 self._applied.pop(name, None)
                 # Remove the value from the file's last known values, so that the next reload sees a difference and
                 # tries again.

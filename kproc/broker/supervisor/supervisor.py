@@ -110,6 +110,7 @@ class Supervisor:
             reread=reread,
             ask=self._send_controller_request,
             in_force=lambda: self._children.settings,
+            wall_ms=self._clock.wall_ms,
         )
         self._has_settings = False
         self._owes_processes = False
@@ -288,6 +289,7 @@ class Supervisor:
         if self._is_reloading and not self._reloader.is_busy:
             self._is_reloading = False
             self._manager.reloaded(self._reloader.problem or self._renewal.problem)
+            self._send_processes()
         if self._has_started and not self._must_stop:
             # Start no change of the counts while a rebalance migrates connections, because the change could remove
             # their target Processor.
@@ -397,6 +399,7 @@ class Supervisor:
             "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
             "phase": self._phase,
             "certificates": self._renewal.certificates,
+            "last_reload": self._reloader.describe(self._renewal.problem),
         }
 
     def _send_processes(self) -> None:

@@ -92,6 +92,18 @@ def test_status_counts_transactional_ids_by_state_if_any(capsys):
     assert "transactional ids" not in capsys.readouterr().out
 
 
+def test_status_shows_when_and_why_the_last_reload_failed(capsys):
+    reload = {"at_ms": 1_700_000_000_000, "problem": "num.io.threads=3 is refused"}
+    for answer in ({**STATUS, "last_reload": reload}, {**STATUS, "last_reload": {**reload, "problem": None}}):
+        _print_status(answer)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].endswith("  last reload 2023-11-14 22:13:20 UTC")
+        failure = "the last reload (2023-11-14 22:13:20 UTC) failed: num.io.threads=3 is refused"
+        assert (failure in lines) is (answer["last_reload"]["problem"] is not None)
+    _print_status({**STATUS, "last_reload": None})
+    assert "reload" not in capsys.readouterr().out
+
+
 def test_narrow_terminal_hides_least_important_columns() -> None:
     header, rows = ["NAME", "COUNT", "NOTE"], [["a" * 10, "1", "b" * 10], ["c", "22", "d"]]
     assert _narrowed(header, rows, ("NOTE", "COUNT"), 29) == (header, rows, [])

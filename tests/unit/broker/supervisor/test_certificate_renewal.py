@@ -69,6 +69,7 @@ def test_processor_that_rejects_a_key_keeps_the_status(
         on_reply({"problems": ["too many open files"] * number})
     assert subjects(renewal) == ["CN=first"]
     assert "reload: too many open files; the certificates in use stay" in caplog.text
+    assert (renewal.problem, children.changes) == ("too many open files", 2), "the status shows it"
 
 
 def test_damaged_key_reaches_no_processor(children: FakeChildren, issue: Issue) -> None:
