@@ -26,13 +26,15 @@ _REWRITE_MS: Final = 1_000
 # Limit of members that one tick removes. Each takes about 7 us, and all members of a large group can miss the same
 # deadline. The tick then leaves the deadline at the present time, and the next duty cycle continues.
 _REMOVED_AT_ONCE: Final = 400
+# Limit of member ids in one line of the log. The line counts all members.
+_NAMED_IN_LOG: Final = 5
 
 
 class ClassicRebalance:
     """The part of a ClassicGroup that rebalances it."""
 
     __slots__ = (
-        "_has_newcomer", "_initial_delay_ms", "_initial_rest_ms", "_is_initial", "_join_deadline_ms",
+        "_expired_ids", "_has_newcomer", "_initial_delay_ms", "_initial_rest_ms", "_is_initial", "_join_deadline_ms",
         "_late_count", "_pending_sync", "_rewrite_ms", "_state", "_sync_deadline_ms", "_until_empty_is_written",
     )  # fmt: skip
 
@@ -48,6 +50,8 @@ class ClassicRebalance:
         # Members that have not sent their SyncGroup in this generation. Empty in a join phase.
         self._pending_sync: set[str] = set()
         self._late_count = 0  # Members that were removed since the deadline of the sync phase.
+        # Members that the present tick has removed in the join phase, because their sessions have expired.
+        self._expired_ids: list[str] = []
         # LeaveGroup requests that are answered when the record of the empty group is written.
         self._until_empty_is_written: list[Callable[[int], None]] = []
         self._rewrite_ms = NEVER_MS  # The time at which a record that could not be written is written again.
@@ -157,6 +161,7 @@ class ClassicRebalance:
         """Start the next generation with the members that have joined."""
         state = self._state
         self._join_deadline_ms = NEVER_MS
+        self._log_expired()
         roster = state.roster
         # A static member may be restarting (KIP-345). It stays until its session expires, or until it misses the
         # deadline of the sync phase.
@@ -167,6 +172,7 @@ class ClassicRebalance:
         ]
         for member in missing[:_REMOVED_AT_ONCE]:
             state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._log_removed([each.member_id for each in missing[:_REMOVED_AT_ONCE]], "no JoinGroup in time")
         if len(missing) > _REMOVED_AT_ONCE:
             self._join_deadline_ms = state.wake_by(now_ms)
             return
@@ -186,6 +192,30 @@ class ClassicRebalance:
             state.update_topics()
             state.enter(GroupState.EMPTY)
             self._write_empty(now_ms)
+
+    def _log_expired(self) -> None:
+        """Log the members whose sessions have expired in the join phase, before the phase or the tick ends."""
+        expired_ids, self._expired_ids = self._expired_ids, []
+        self._log_removed(expired_ids, "session expired")
+
+    def _log_removed(self, member_ids: list[str], reason: str) -> None:
+        """Log members that were removed in a join phase.
+
+        Their removal starts no rebalance, so `prepare` logs nothing. All members of a large group may miss one
+        deadline, so there is one line for all that are removed at once.
+        """
+        if not member_ids:
+            return
+        state = self._state
+        logger.info(
+            "group=%s generation=%d state=%s removed %d members: %s: %s",
+            short_name(state.group_id),
+            state.generation,
+            state.current.value,
+            len(member_ids),
+            reason,
+            ", ".join(member_ids[:_NAMED_IN_LOG]) + (", ..." if len(member_ids) > _NAMED_IN_LOG else ""),
+        )
 
     def _answer_joins(self, now_ms: int) -> None:
         state = self._state
@@ -257,6 +287,7 @@ class ClassicRebalance:
         if state.current in _ASSIGNED:
             self.prepare(now_ms, reason)
         else:
+            self._expired_ids.append(member.member_id)
             self._complete_join_without_the_missing(now_ms)
 
     def _complete_join_without_the_missing(self, now_ms: int) -> None:
@@ -291,6 +322,7 @@ class ClassicRebalance:
             elif roster.pending.get(member_id, NEVER_MS) <= now_ms:
                 del roster.pending[member_id]
                 self._complete_join_without_the_missing(now_ms)
+        self._log_expired()
         if len(due) > _REMOVED_AT_ONCE:
             state.wake_ms = now_ms
             return

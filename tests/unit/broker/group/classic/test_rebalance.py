@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from kproc.common.errors import ErrorCode
@@ -357,3 +359,34 @@ def test_many_members_that_do_not_sync_take_several_ticks(
         rig.sync(member)  # All others send it between two ticks. The group must rebalance all the same.
     tick_until_nothing_is_due(rig)
     assert rig.state == "PreparingRebalance"
+
+
+# The log.
+
+
+def test_members_that_do_not_rejoin_leave_one_log_line(
+    rig: GroupRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = rig.make_stable(3)
+    rig.join(members[0])
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "kproc.broker.group.classic.rebalance"):
+        rig.pass_ms(REBALANCE_MS, before=lambda: [rig.heartbeat(each) for each in members[1:]])
+    assert caplog.messages == [
+        f"group={rig.group.group_id} generation=1 state=PreparingRebalance removed 2 members: no JoinGroup in time: "
+        + ", ".join(members[1:])
+    ]
+
+
+def test_sessions_that_expire_in_a_join_phase_leave_one_log_line(
+    rig: GroupRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = rig.make_stable(8)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "kproc.broker.group.classic.rebalance"):
+        rig.pass_ms(SESSION_MS)
+    prefix = f"group={rig.group.group_id} generation=1 state="
+    assert caplog.messages == [
+        f"{prefix}Stable rebalances: the session of {members[0]} expired",
+        f"{prefix}PreparingRebalance removed 7 members: session expired: {', '.join(members[1:6])}, ...",
+    ]
