@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,9 @@ pytest.importorskip("confluent_kafka")
 pytest.importorskip("kafka")
 
 from kproc.embedded import Broker
+from kproc.wire.header import ApiKey
 from tests.support.faulted_clients import LIBRARIES
+from tests.support.raw import NO_TOPIC_ID, RawClient, batch, produce_fields
 from tests.support.topics import fresh_name
 
 pytestmark = [
@@ -53,8 +56,33 @@ def test_dropped_answer_is_recorded_once(observed: Broker) -> None:
                 assert sent == [""]
             assert rule.hits == 1
             # The client has sent it again, because its connection was closed or its timeout was over.
-            assert [seen.result for seen in requests.wait_for("Produce", count=2, topic=topic)] == ["ok", "ok"]
+            results = [seen.result for seen in requests.wait_for("Produce", count=2, topic=topic)]
+            assert results == ["closed" if close else "no answer", "ok"]
             assert len(requests.list("Produce", topic=topic)) == 2
+
+
+def test_result_of_a_lost_answer_hides_that_of_the_work(observed: Broker) -> None:
+    topic = fresh_name("lost")
+    observed.create_topic(topic)
+    cases: list[tuple[str, dict[str, Any], str, int | None]] = [
+        ("close", {}, "closed", 0),
+        ("drop_answer", {"close": True}, "closed", 0),
+        ("cut_answer", {"size": 7}, "closed", 7),
+        ("drop_answer", {"close": False}, "no answer", 0),
+        ("delay_answer", {"ms": 60_000}, "UNKNOWN_TOPIC_OR_PARTITION", None),
+    ]
+    # The topic has no partition 1, so each answer would have an error.
+    request = produce_fields([(topic, NO_TOPIC_ID, [(1, batch(b"v"))])])
+    for name, arguments, result, size in cases:
+        with (
+            observed.requests.recording() as requests,
+            getattr(observed.faults, name)("Produce", topic=topic, **arguments),
+            RawClient(observed.bootstrap) as client,
+        ):
+            client.send(ApiKey.PRODUCE, 9, request)
+            [seen] = requests.wait_for("Produce", topic=topic)
+        assert (name, seen.result) == (name, result)
+        assert size in (None, seen.response_bytes)
 
 
 def test_wait_without_a_match_fails_with_a_timeline(observed: Broker) -> None:

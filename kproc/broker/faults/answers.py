@@ -69,6 +69,7 @@ class Answer:
     def close(self, frame: bytes = b"") -> None:
         """Close the connection instead of sending the answer. Send the bytes of `frame` first."""
         self.request.is_closed = True
+        self.request.record_lost_answer("CloseConnection", len(frame))
         self._push(CLOSE, frame)
 
     def _push(self, kind: int, payload: bytes) -> None:

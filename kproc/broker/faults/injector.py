@@ -241,6 +241,7 @@ class FaultInjector:
         elif rule.action == "drop-answer" and rule.closes:
             answer.close()
         elif rule.action == "drop-answer":
+            request.record_lost_answer("NoOp", 0)
             hold(request, purgatory, UNTIL_STOP_NS, answer.close)
         elif rule.action == "delay-answer":
             until_ns = self._services.clock.now_ns() + rule.ms * NS_PER_MS

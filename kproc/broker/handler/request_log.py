@@ -176,8 +176,14 @@ class LoggedRequest(HandlerRequest):
         """Log no line for this request, because the broker itself sent it and not a client."""
         self._log = None
 
+    def record_lost_answer(self, outcome: str, sent_bytes: int) -> None:
+        # The client does not get the errors in the answer either.
+        self.error = 0
+        self._add_line(outcome, sent_bytes)
+
     def _add_line(self, outcome: str, response_bytes: int) -> None:
-        # Log one line. A request whose answer a fault rule has dropped ends a second time when its client is gone.
+        # Log only the first line. A fault rule records a lost answer before `send` returns, and a request whose answer
+        # it has dropped ends a second time when its client is gone.
         log, self._log = self._log, None
         if log is not None:
             log.add(self, outcome, response_bytes)
@@ -202,6 +208,10 @@ class LoggedRequest(HandlerRequest):
     def close(self) -> None:
         super().close()
         self._add_line("CloseConnection", 0)
+
+    def close_after(self, frame: bytes) -> None:
+        super().close_after(frame)
+        self._add_line("Send", len(frame))
 
 
 def loggable(api_key: int, version: int, body: memoryview) -> Any:

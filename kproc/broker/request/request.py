@@ -279,6 +279,9 @@ class HandlerRequest(RequestContext):
         """Send a whole frame as the response, then close the connection."""
         self._finish(CLOSE, frame)
 
+    def record_lost_answer(self, outcome: str, sent_bytes: int) -> None:
+        """Record that a fault rule drops or cuts the answer. Only requests with a line in the request log do this."""
+
     def authenticated(self, session: Session) -> None:
         """Tell the Processor that the client has logged in. The caller must send the response right after it."""
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)

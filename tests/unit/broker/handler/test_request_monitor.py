@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import orjson
 import pytest
@@ -13,9 +14,10 @@ import pytest
 from kproc.broker.handler.request_monitor import LINES_MAX
 from kproc.broker.observe.request_lines import IDLE_NS, WATCHES_MAX
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
+from kproc.broker.security.principal import Principal
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from kproc.wire.header import ApiKey
-from tests.support.handler_logins import AUTHENTICATE, SETTINGS, WORD, gated, shake
+from tests.support.handler_logins import AUTHENTICATE, HANDSHAKE, SETTINGS, WORD, gated, shake
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.raw import batch, fetch_fields, produce_fields
 from tests.support.request_log import lines as logged_lines
@@ -119,6 +121,25 @@ def test_steps_of_logins_have_mechanism_user_and_result(start: Start) -> None:
     assert {line["address"] for line in lines} == {"10.0.0.7"}
     assert WORD not in str(lines)
     assert "wrong-word" not in str(lines)
+
+
+def test_failed_reauthentication_has_a_line_with_its_error(start: Start) -> None:
+    """A prolonged session's requests are no steps of a login. They have lines of their own."""
+    rig = start(settings={**SETTINGS, "connections.max.reauth.ms": 60_000})
+    watched(rig)
+    processor = rig.processors[0]
+    processor.introduce("10.0.0.7", principal=Principal("User", "alice"), mechanism="PLAIN", ends_ns=5)
+    processor.send(HANDSHAKE, 1, {"mechanism": "PLAIN"})
+    processor.answers()
+    processor.send(AUTHENTICATE, 1, {"auth_bytes": b"\0alice\0wrong-word"})
+    rig.settle()
+    rig.advance_ms(100)
+    (answer,) = processor.answers()
+    lines = [(line["api"], line["outcome"], line["error"], line["response_bytes"]) for line in watched(rig)]
+    assert lines == [
+        ("SaslHandshake", "Send", "", ANY),
+        ("SaslAuthenticate", "Send", "SASL_AUTHENTICATION_FAILED", len(answer.frame)),
+    ]
 
 
 def test_fast_paths_are_used_again_after_the_last_watch(start: Start) -> None:
