@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from kproc.broker.config import Flag, parse_assignments
 from kproc.broker.supervisor import ready
+from kproc.broker.supervisor.signals import reset_inherited
 from kproc.cli.broker_options import listener_protocol
 from kproc.cli.failure import DEFAULT_PORT, Failure, one_line, usage_error
 from kproc.client.security.throwaway import Throwaway, write_private
@@ -92,6 +93,7 @@ class _EndSignals:
                 self._on_signal()
             else:
                 self._poll.register(self._descriptors[-1], select.POLLIN)
+        reset_inherited(ends_at_hangup=True)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 

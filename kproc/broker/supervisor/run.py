@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kproc.broker.api import load_all
 from kproc.broker.config import Config
-from kproc.broker.supervisor import logs, stacks
+from kproc.broker.supervisor import logs, signals, stacks
 from kproc.broker.supervisor.janitor import Janitor
 from kproc.broker.supervisor.reload import Reread
 from kproc.broker.supervisor.restore_loop import run_with_restores
@@ -46,9 +45,7 @@ def run(
             "emulating Apache Kafka %s: requests of newer versions are rejected", config.kproc_emulate_release
         )
     stacks.install()
-    # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap the
-    # roles by itself, and waitid() for them would fail.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signals.reset_inherited(ends_at_hangup=reread is None)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
         return _run_roles(config, manager, ready_file=ready_file, on_ready=on_ready, reread=reread)

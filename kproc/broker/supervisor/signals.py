@@ -1,4 +1,7 @@
-"""SignalPipe, watch_process: signals, and the end of other processes, as readable descriptors for an epoll loop."""
+"""SignalPipe, watch_process: signals, and the end of other processes, as readable descriptors for an epoll loop.
+
+`reset_inherited` undoes what a parent can have done to the signals of a broker.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,19 @@ import signal
 import socket
 from collections.abc import Container
 from types import FrameType
+
+
+def reset_inherited(*, ends_at_hangup: bool) -> None:
+    """Reset the signal mask and SIGCHLD, which this process has inherited from its parent. Call it before any fork.
+
+    ends_at_hangup: SIGHUP ends this process. Then discard it if the parent has ignored it, as nohup does.
+    """
+    # If SIGCHLD were ignored, the kernel would reap the roles by itself, and waitid() for them would fail.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # If a program has blocked SIGTERM before it starts the broker, the broker would not stop. SignalPipe replaces an
+    # ignored SIGHUP by its handler, so a SIGHUP to discard is blocked.
+    is_discarded = ends_at_hangup and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGHUP} if is_discarded else ())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

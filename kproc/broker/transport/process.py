@@ -174,7 +174,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     parent_pid = os.getpid()
     # Block signals until the child has reset its handlers. Otherwise a signal would run the parent's handler in the
     # child.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     # Flush before the fork. Otherwise the child would inherit the buffered text and write it a second time.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -184,7 +184,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
         if pid == 0:
             _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid)
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
     # The kernel cannot have reused the pid, even if the child is dead, because only reap() waits for the child.
     return Child(agent, pid, os.pidfd_open(pid), ControlSocket(ours))
@@ -211,7 +211,8 @@ def _run_child(
             signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+        # Unblock all signals, also those that the parent has blocked itself.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # Die with the supervisor. A role that survived it would hold the data directory's lock and the port, and the
         # next broker could not start.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -204,6 +204,20 @@ def test_stop_of_ended_broker_is_quiet_under_ignored_sigchld(scratch, ignored_si
     broker.stop()
 
 
+@pytest.mark.long
+def test_broker_of_a_parent_with_blocked_signals_stops(scratch):
+    """exec keeps the mask. SIGTERM stops the broker, and SIGUSR1 shows the stacks of a role that hangs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        for transport in ("inline", "process"):
+            with Broker(transport=transport) as broker:
+                for pid in session_members(broker.pid):
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    assert f"SigBlk:\t{0:016x}\n" in status, status
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_restart_after_kill_names_restart_with_kill(scratch):
     broker = Broker().start()
     directory = broker._process.directory

@@ -6,7 +6,9 @@ import os
 import select
 import signal
 
-from kproc.broker.supervisor.signals import SignalPipe, watch_process
+import pytest
+
+from kproc.broker.supervisor.signals import SignalPipe, reset_inherited, watch_process
 from tests.support.ring_pair import Forked
 
 
@@ -25,6 +27,25 @@ def test_signals_come_as_numbers_in_their_order() -> None:
         assert not is_readable(pipe.fd)
     finally:
         pipe.close()
+
+
+@pytest.mark.parametrize("ends_at_hangup", [False, True])
+def test_signals_that_a_parent_blocked_or_ignored_arrive(ends_at_hangup: bool) -> None:
+    """A SIGHUP that the parent has ignored arrives only if it does not end the broker, as with nohup."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def child() -> list[int | None]:
+        for number in (*numbers, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        reset_inherited(ends_at_hangup=ends_at_hangup)
+        pipe = SignalPipe()
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        return [signal.getsignal(signal.SIGCHLD), *(pipe.read() for _ in numbers)]
+
+    last = None if ends_at_hangup else signal.SIGHUP
+    assert Forked(child).result() == [signal.SIG_DFL, signal.SIGTERM, signal.SIGINT, last]
 
 
 def test_handlers_and_wakeup_descriptor_are_given_back() -> None:

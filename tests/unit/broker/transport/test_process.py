@@ -270,10 +270,15 @@ def test_child_ignores_group_signals_and_dies_with_parent(family: Family) -> Non
     assert family.end(child) == 0
 
 
-def test_fork_leaves_the_parents_signals_as_they_were(family: Family) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    family.end(family.fork(lambda _control: 0))
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+def test_fork_keeps_the_parents_mask_and_gives_the_child_none(family: Family) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
+    try:
+        child = family.fork(lambda _control: len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        after = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert after == before | {signal.SIGTERM, signal.SIGUSR1}
+    assert family.end(child) == 0
 
 
 def test_child_dies_with_its_parent(family: Family) -> None:
