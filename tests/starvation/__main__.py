@@ -130,19 +130,26 @@ def _largest(large: LargeRequest, rows: int) -> bytes:
 def try_one(
     broker: ServedBroker, large: LargeRequest | LargeAnswer, label: str, frame: bytes, *, may: bool
 ) -> bool:
-    """Send one request, print its line of the table. Return True if the bounds hold."""
-    outcome: Any
+    """Send one request, print its line of the table. Return True if the bounds hold.
+
+    Raises AssertionError if a LargeAnswer has fewer rows than it should, because a small answer measures nothing.
+    """
+    outcome, answer = "", b""
     with Watch(broker, may_produce=may) as watch:
         watch.wait_for_a_round()
         began = time.monotonic()
         try:
             with RawClient(broker.bootstrap, timeout=300) as client:
                 client.send_bytes(frame)
-                outcome = f"{len(client.receive_frame()):,} B"
+                answer = client.receive_frame()
+                outcome = f"{len(answer):,} B"
         except (Closed, ConnectionLost, OSError):
             outcome = "closed"
         took_s = time.monotonic() - began
         watch.wait_for_a_round()
+    if isinstance(large, LargeAnswer):
+        rows = large.count(codec.decode_response(large.key, large.version, answer)[1])
+        assert rows >= min(ANSWER_ROWS, large.rows_max), f"{large.name}: {rows} rows"
     is_well = watch.longest_s * 1000 < WAIT_MS_MAX and watch.memory < MEMORY_MIB_MAX * _MIB
     print(
         f"{large.name:34} {label:>16} {len(frame) / _MIB:7.1f} MiB  answer {outcome:>14} in {took_s:6.2f} s  "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.acls import ANY_ACL
 from tests.support.large_requests import COMMITTED, MEMBER, QUOTA, Fields, K, acl, partitions
@@ -24,6 +26,7 @@ class LargeAnswer:
     fields: Fields
     fill: Callable[[Call, int], None]
     count: Callable[[Fields], int]  # The rows in an answer, those of the broker itself included.
+    rows_max: int = sys.maxsize  # The rows of a page, if the API answers in pages.
 
 
 def _in_parts(count: int, size: int) -> list[range]:
@@ -37,6 +40,24 @@ def _fill_topics(call: Call, count: int) -> None:
         call(K.CREATE_TOPICS, 5, {"topics": topics, "timeout": 60_000, "validate_only": False})
 
 
+def _create_topic(call: Call, name: str, partition_count: int) -> None:
+    row = {
+        "name": name,
+        "num_partitions": partition_count,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+    }
+    made = call(K.CREATE_TOPICS, 5, {"topics": [row], "timeout": 60_000, "validate_only": False})
+    # Another one may have made it for its own answer.
+    assert made["topics"][0]["error_code"] in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS), made
+
+
+def _fill_wide_topics(call: Call, count: int) -> None:
+    for at, part in enumerate(_in_parts(count, 500)):
+        _create_topic(call, f"broad{at}", len(part))
+
+
 def _commit(call: Call, group: str, topics: list[Fields]) -> None:
     call(K.OFFSET_COMMIT, 7, {**MEMBER, "group_id": group, "topics": topics})
 
@@ -48,10 +69,8 @@ def _fill_groups(call: Call, count: int) -> None:
 
 
 def _fill_offsets(call: Call, count: int) -> None:
-    row = {"num_partitions": 500, "replication_factor": 1, "assignments": [], "configs": []}
     for at, part in enumerate(_in_parts(count, 500)):
-        topics = [{"name": f"wide{at}", **row}]
-        call(K.CREATE_TOPICS, 5, {"topics": topics, "timeout": 60_000, "validate_only": False})
+        _create_topic(call, f"wide{at}", 500)
         rows = partitions("partition_index", **COMMITTED)(len(part))
         _commit(call, "g", [{"name": f"wide{at}", "partitions": rows}])
 
@@ -94,16 +113,19 @@ def _fill_producers(call: Call, count: int) -> None:
 
 
 def _fill_transaction(call: Call, count: int) -> None:
-    row = {"num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
-    topics = [{"name": "joined", **row}]
-    call(K.CREATE_TOPICS, 5, {"topics": topics, "timeout": 60_000, "validate_only": False})
+    topics = {f"joined{at}": len(part) for at, part in enumerate(_in_parts(count, 5_000))}
+    for name, partition_count in topics.items():
+        _create_topic(call, name, partition_count)
     wanted = {"transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
     made = call(K.INIT_PRODUCER_ID, 3, {"transactional_id": "x", **wanted})
     fields = {
         "transactional_id": "x",
         "producer_id": made["producer_id"],
         "producer_epoch": made["producer_epoch"],
-        "topics": [{"name": "joined", "partitions": list(range(count))}],
+        "topics": [
+            {"name": name, "partitions": list(range(partition_count))}
+            for name, partition_count in topics.items()
+        ],
     }
     call(K.ADD_PARTITIONS_TO_TXN, 1, {f"v3_and_below_{name}": value for name, value in fields.items()})
 
@@ -112,7 +134,7 @@ def _rows_at(name: str) -> Callable[[Fields], int]:
     return lambda answer: len(answer[name])
 
 
-def _offsets(answer: Fields) -> int:
+def _partitions_in(answer: Fields) -> int:
     return sum(len(topic["partitions"]) for topic in answer["topics"])
 
 
@@ -132,7 +154,7 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         5,
         {"group_id": "g", "topics": None},
         _fill_offsets,
-        _offsets,
+        _partitions_in,
     ),
     LargeAnswer(
         "OffsetFetch of all topics, groups",
@@ -143,7 +165,7 @@ LARGE_ANSWERS: list[LargeAnswer] = [
             "require_stable": True,
         },
         _fill_offsets,
-        lambda answer: min(_offsets(group) for group in answer["groups"][::2]),
+        lambda answer: min(_partitions_in(group) for group in answer["groups"][::2]),
     ),
     LargeAnswer(
         "DescribeAcls",
@@ -178,6 +200,14 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         _rows_at("topics"),
     ),
     LargeAnswer(
+        "Metadata of wide topics",
+        K.METADATA,
+        9,
+        {"topics": None, "allow_auto_topic_creation": True},
+        _fill_wide_topics,
+        _partitions_in,
+    ),
+    LargeAnswer(
         "ElectLeaders of all topics",
         K.ELECT_LEADERS,
         1,
@@ -200,6 +230,7 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         {"topics": [{"name": "t", "partition_indexes": [*range(8), 0]}]},
         _fill_producers,
         lambda answer: len(answer["topics"][0]["partitions"][8]["active_producers"]),
+        rows_max=9_000,  # A partition keeps about 10,000 producers.
     ),
     LargeAnswer(
         "DescribeTransactions",
@@ -207,7 +238,7 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         0,
         {"transactional_ids": ["x", *"abcdefg", "x"]},
         _fill_transaction,
-        lambda answer: len(answer["transaction_states"][8]["topics"][0]["partitions"]),
+        lambda answer: _partitions_in(answer["transaction_states"][8]),
     ),
     LargeAnswer(
         "DescribeTopicPartitions of all topics",
@@ -215,6 +246,7 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         0,
         {"topics": [], "response_partition_limit": 2_000, "cursor": None},
         _fill_topics,
-        _rows_at("topics"),
+        _partitions_in,
+        rows_max=2_000,
     ),
 ]

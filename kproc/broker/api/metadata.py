@@ -47,6 +47,9 @@ Fields = dict[str, Any]
 # Marks a topic that the client has not named. It is skipped if the client may not see it, or if it was deleted before
 # its slice is handled.
 _LISTED: Final = "listed"
+# The field of the topics that were looked up, if they have too many partitions for one step. No client sends it. Each
+# has `topic`, which is its image or its error row, and `partitions`, the indexes to describe.
+_FOUND: Final = "found"
 
 
 def _prepare(context: RequestContext, request: Fields) -> None:
@@ -63,8 +66,18 @@ def _prepare(context: RequestContext, request: Fields) -> None:
         )
 
 
-@api(ApiKey.METADATA, versions=(0, 13), prepare=_prepare, rows=(rows_at("topics", "topics"),))
+@api(
+    ApiKey.METADATA,
+    versions=(0, 13),
+    prepare=_prepare,
+    rows=(
+        rows_at(f"{_FOUND}.partitions", "topics.partitions"),
+        rows_at("topics", "topics.partitions"),
+    ),
+)
 def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
+    if _FOUND in request:
+        return _answer(context, request, request[_FOUND])
     wanted: list[Fields] | None = request["topics"]
     topics = context.services.image.topics_by_name
     if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
@@ -84,20 +97,22 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
             )
             return None
         hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
-        return _answer(context, request, [topic for name, topic in topics.items() if name not in hidden])
+        return _describe(context, request, [topic for name, topic in topics.items() if name not in hidden])
     hidden = _not_to_be_seen(context, wanted)
     absent = _absent(context, request, wanted, hidden)
     refused = _not_to_be_created(context, absent)
     missing = [name for name in absent if name not in refused and _is_creatable(name)]
     if not missing:
-        return _answer(context, request, _find_topics(context, wanted, hidden, refused, {}))
+        return _describe(context, request, _find_topics(context, wanted, hidden, refused, {}))
 
     def on_reply(reply: Changed | Lost) -> None:
         # If the controller could not create anything, the topics stay unknown, and clients retry.
         created = reply.fields.get("topics", ()) if isinstance(reply, Changed) else ()
         context.services.change_log.log_created_topics(context, created)
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
-        context.reply(_answer(context, request, _find_topics(context, wanted, hidden, refused, errors)))
+        answer = _describe(context, request, _find_topics(context, wanted, hidden, refused, errors))
+        if answer is not None:
+            context.reply(answer)
 
     # Create at most RECORDS_MAX topics at once. The others stay unknown, and clients retry.
     body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
@@ -110,6 +125,9 @@ def error_response(request: Fields, code: int, _message: str | None) -> Fields:
         topic_error(topic.get("name") or "", topic.get("topic_id", NO_TOPIC_ID), code)
         for topic in request["topics"] or []
     ]
+    for found in request.get(_FOUND, ()):
+        row = _row_of({**found, "partitions": ()}, -1)
+        rows.append(topic_error(row["name"], row["topic_id"], code))
     return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": rows, "error_code": int(code)}
 
 
@@ -214,11 +232,31 @@ def topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
     }
 
 
-def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields:
+def _describe(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields | None:
+    """Return the answer, or divide the request if its topics have too many partitions for one step."""
+    count = sum(len(topic.partitions) for topic in topics if isinstance(topic, TopicImage))
+    if count > division.SLICE_ROWS:
+        context.divide(lambda: {**request, "topics": [], _FOUND: [_all_of(topic) for topic in topics]})
+        return None
+    return _answer(context, request, [_all_of(topic) for topic in topics])
+
+
+def _all_of(topic: TopicImage | Fields) -> Fields:
+    """Return an element of the field _FOUND with all partitions of a topic."""
+    count = len(topic.partitions) if isinstance(topic, TopicImage) else 0
+    return {"topic": topic, "partitions": range(count)}
+
+
+def _row_of(found: Fields, node_id: int) -> Fields:
+    topic: TopicImage | Fields = found["topic"]
+    if not isinstance(topic, TopicImage):
+        return topic
+    return topic_row(topic, (topic.partitions[index] for index in found["partitions"]), node_id)
+
+
+def _answer(context: RequestContext, request: Fields, found: list[Fields]) -> Fields:
     node_id = context.services.config.node_id
-    rows = [
-        topic if isinstance(topic, dict) else topic_row(topic, topic.partitions, node_id) for topic in topics
-    ]
+    rows = [_row_of(each, node_id) for each in found]
     if request.get("include_topic_authorized_operations", False):
         for row in rows:
             # As in Kafka, the name of a topic that does not exist has authorized operations, too.

@@ -151,7 +151,6 @@ class DividedRequest:
         "_left",
         "_name_rows",
         "_preparing",
-        "_rows",
         "_shared",
         "_slices",
         "is_over",
@@ -178,7 +177,6 @@ class DividedRequest:
         self._name_rows = name_rows
         self._fields: Fields | None = None  # Set while the whole request is validated.
         self._preparing: Iterator[None] | None = None  # The validation of the whole request, in steps.
-        self._rows: Rows | None = None
         self._shared = 0  # Rows.shared
         self._slices: Iterator[Slice] | None = None
         self._joined: JoinedAnswer | None = None
@@ -295,7 +293,7 @@ class DividedRequest:
     def _divide(self, fields: Fields) -> None:
         # `name_rows` may return a request without rows, because the rows have been deleted. It is divided into one
         # empty slice.
-        where = next(each for each in self._api.rows if each.request[0] in fields)
+        where = self._find_rows(fields)
         self._shared = where.shared
         self._joined = JoinedAnswer(
             self.request.api_key, self.request.api_version, where.response, shared=where.shared
@@ -306,18 +304,19 @@ class DividedRequest:
         if self._failure is not None:
             # A request that fails as a whole can have too many rows to search them for duplicates in one step.
             where = replace(where, unique=None, size=min(where.size, SLICE_ROWS))
-        self._rows = where
         self._slices = divide(fields, where)
+
+    def _find_rows(self, fields: Fields) -> Rows:
+        return next(each for each in self._api.rows if each.request[0] in fields)
 
     def replace_slice(self, part: SliceRequest, fields: Fields) -> None:
         """Handle the slices of `fields` instead of `part`, which stands for more rows than a slice."""
         if self.is_over:
             return
-        assert self._rows is not None
         assert self._slices is not None
         self.on_gone = None
         self._is_waiting = False
-        slices = divide(fields, self._rows)
+        slices = divide(fields, self._find_rows(fields))
         first = next(slices)._replace(continued=part.continued)
         self._slices = chain((first,), slices, self._slices)
 
