@@ -392,6 +392,9 @@ def is_unlinked(fs: Fs, descriptor: int, path: Path) -> bool:
     # Check the path, too, because some file systems count no links.
     try:
         named = fs.facts_at(path)
+    except Shortage:
+        # A host that is short of memory proves nothing. The next check decides.
+        return False
     except StorageFailure:
         named = None
     return named is None or named.st_ino != facts.st_ino

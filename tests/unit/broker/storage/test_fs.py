@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage, StorageFailure, replace_file
+from kproc.broker.storage.fs import (
+    DiskFailed,
+    DiskFull,
+    OsFs,
+    Shortage,
+    StorageFailure,
+    failure,
+    is_unlinked,
+    replace_file,
+)
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import LogRig, batch, read_all
 
@@ -88,3 +97,20 @@ def test_read_without_memory_is_a_shortage(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert fs.read(descriptor, 4, position=0) == b"cont"
     fs.close(descriptor)
+
+
+@pytest.mark.parametrize(("number", "is_gone"), [(errno.ENOMEM, False), (errno.EIO, True)])
+def test_shortage_is_no_proof_of_a_removed_file(tmp_path: Path, number: int, *, is_gone: bool) -> None:
+    """Some file systems count no links. A sync that found no memory to check the path took the partition offline."""
+
+    class UnreachableFs(OsFs):
+        def facts_at(self, path: Path) -> os.stat_result | None:
+            raise failure(OSError(number, os.strerror(number)), f"stat {path}")
+
+    fs = UnreachableFs()
+    descriptor = fs.open(tmp_path / "log", create=True)
+    try:
+        (tmp_path / "log").unlink()
+        assert is_unlinked(fs, descriptor, tmp_path / "log") is is_gone
+    finally:
+        fs.close(descriptor)
