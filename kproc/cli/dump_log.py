@@ -190,7 +190,7 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
 
 
 def _decoder_of(path: Path) -> RecordFields | None:
-    """Return the decoder for the records of an internal topic's partition, of which `path` is a segment."""
+    """Return the decoder for the records of a segment of an internal topic, or None for another topic."""
     from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, SHARE_STATE_TOPIC
     from kproc.cli.group_record_json import group_record_fields, share_record_fields
 

@@ -136,7 +136,7 @@ def _print_seek(
     if members:
         print_line()
         print_text(
-            f"nothing was changed: {group} has members ({members}), stop them first, then add --execute"
+            f"nothing was changed: {group} still has {members} member(s): stop them first, then add --execute"
         )
     elif not execute:
         print_line()

@@ -279,7 +279,10 @@ def _quiet_py4j() -> None:
 
 
 class ProgressScreen:
-    """Shows progress: a live table on a terminal, JSON lines if requested, or else a line every few seconds."""
+    """Shows progress: a live table on a terminal, otherwise a line every few seconds.
+
+    Writes JSON lines, too, if requested.
+    """
 
     def __init__(self, json_lines: str | None, interval_s: float) -> None:
         self._json_path = json_lines

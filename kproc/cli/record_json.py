@@ -78,7 +78,7 @@ def read_line(line: bytes) -> Outgoing:
     except orjson.JSONDecodeError as error:
         raise BadLine(f"no JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise BadLine("expected an object with key, value, headers, partition and timestamp")
+        raise BadLine("expected a JSON object with value and, optionally, key, headers, partition, timestamp")
     for name in fields:
         if name not in FIELDS and name not in _READ_PAST:
             raise BadLine(f"unknown field {name!r}; there are {', '.join(FIELDS)}")

@@ -139,7 +139,7 @@ def _log_file(path: Path | None) -> Iterator[None]:
 
 
 def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
-    """Return the settings of `kproc dev` for a temporary directory, unless options set them."""
+    """Return the default settings of `kproc dev` with a temporary directory. Options override them."""
     return {
         "listeners": f"{protocol}://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),

@@ -159,7 +159,9 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
         answer = request_status(name, timeout_ms=_WINDOW_MS)
         if answer is None:
             if _is_stopped(pid) and holds_any(pid, numbers):
-                raise ClientError(f"the broker is stopped: its supervisor, pid {pid}, has had a SIGSTOP")
+                raise ClientError(
+                    f"the broker is paused: SIGSTOP has stopped its supervisor (kill -CONT {pid})"
+                )
             continue
         bound = [listener["bound"] for listener in answer["listeners"].values()]
         if ports & {str(each).rpartition(":")[2] for each in (*bound, answer["control"]) if each}:

@@ -172,7 +172,10 @@ class MessageInPieces(bytearray):
         self.clear()
 
     def pieces(self) -> list[bytes | FileRange]:
-        """Return all pieces of the message in their order. The first one has at least the `beginning`."""
+        """Return all pieces of the message in their order.
+
+        The first one starts with `beginning`, so there is at least one.
+        """
         return [*self._complete, bytes(self)]
 
 

@@ -53,7 +53,7 @@ def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
         shown = told(kproc(f"group seek {name} --to end --topic {filled}")).splitlines()
         assert [line.split()[0] for line in shown[:3]] == ["TOPIC", filled, filled]
         assert shown[4:] == [
-            f"nothing was changed: {name} has members (1), stop them first, then add --execute"
+            f"nothing was changed: {name} still has 1 member(s): stop them first, then add --execute"
         ]
         assert "stop its consumers first" in refused(
             kproc(f"group seek {name} --to end --topic {filled} --execute")
@@ -90,7 +90,7 @@ def test_commands_show_and_protect_a_consumer_group(kproc, broker, filled):
     assert f"b waits for a to give up {b['target'][0]}\n" in told(kproc(f"group describe {name}"))
     listed = described(kproc("group list --state reconciling --format json"))
     assert (name, "consumer", 2) in [(each["group"], each["type"], each["members"]) for each in listed]
-    assert f"{name} has members (2)" in told(kproc(f"group seek {name} --to end --topic {filled}"))
+    assert f"{name} still has 2 member(s)" in told(kproc(f"group seek {name} --to end --topic {filled}"))
     assert "stop its consumers first" in refused(kproc(f"group delete {name} --yes"))
 
 

@@ -220,7 +220,7 @@ def test_status_of_broker_with_all_processes_stopped(
         for pid in broker.pids():
             os.kill(pid, signal.SIGCONT)
         assert shown.returncode == 1
-        assert f"its supervisor, pid {broker.pid}, has had a SIGSTOP" in shown.stderr
+        assert f"SIGSTOP has stopped its supervisor (kill -CONT {broker.pid})" in shown.stderr
 
 
 def test_scrape_is_answered_and_names_hung_handler(tmp_path: Path, transport: str) -> None:

@@ -71,7 +71,7 @@ def handle_describe_share_group_offsets(context: RequestContext, request: Fields
 def _with_topics(
     context: RequestContext, request: Fields, group_id: str, found: InitializedPartitions
 ) -> Fields:
-    """Return the request with the names of the partitions that the group has, as far as the client may see them."""
+    """Return the request with a group's initialized partitions, without topics that the client may not describe."""
     names = [
         (topic.name, sorted(partitions))
         for topic_id, partitions in sorted(found.partitions.items())

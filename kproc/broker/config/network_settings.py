@@ -38,7 +38,7 @@ def _check_overrides(text: str) -> str | None:
 class NetworkSettings:
     """Settings of identity, data directory, listeners, and connections with their limits."""
 
-    # -- identity and place
+    # -- identity and data directory
     node_id: int = setting(
         INT,
         1,

@@ -58,7 +58,7 @@ class RecordCodec(Generic[T, V]):
         self._value_of = value_of
 
     def has(self, key: bytes) -> bool:
-        """Return True if the key is of a record of this protocol."""
+        """Return True if the key belongs to a record of this codec's group protocol."""
         return len(key) >= INT16.size and INT16.unpack_from(key)[0] in self._numbers
 
     def encode(self, key: RecordKey, value: V | None) -> tuple[bytes, bytes | None]:

@@ -532,7 +532,7 @@ class Handler(LinkedRole):
         self._deletions.when_done(acknowledge)
 
     def _load_eagerly(self) -> None:
-        """Load eager coordinators, when the metadata and all links are known and their logs can be claimed."""
+        """Load the coordinators that must not wait for a request, once the metadata and all links are known."""
         if self._has_image and self._is_linked:
             self._coordinators.load_eagerly()
 

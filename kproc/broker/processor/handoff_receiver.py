@@ -134,7 +134,10 @@ class HandoffReceiver:
         """Log that descriptors ran out, at most every 10 s, because the Acceptor tries again ten times a second."""
         if self._state.now_ns >= self._next_log_ns:
             self._next_log_ns = self._state.now_ns + _LOG_NS
-            logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
+            logger.error(
+                "accepting no more connections, new clients wait: raise the limit of open files (ulimit -n): %s",
+                why,
+            )
 
     def close(self) -> None:
         """Close the socket pairs. The Acceptors notice it."""

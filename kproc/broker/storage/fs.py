@@ -373,7 +373,7 @@ def _set_number(descriptor: int, name: str, number: int) -> None:
 
 
 def _get_number(descriptor: int, name: str) -> int | None:
-    """Return an extended attribute, or None if the file has none, or one that is not a number."""
+    """Return the number in an extended attribute, or None if the file has no such attribute or it is not a number."""
     try:
         return int(os.getxattr(descriptor, name))
     except ValueError:

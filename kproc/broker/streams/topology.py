@@ -175,7 +175,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
 
 
 class ConfiguredSubtopology(msgspec.Struct, frozen=True):
-    """A subtopology whose internal topics have numbers of partitions."""
+    """A subtopology for whose internal topics the numbers of partitions are computed."""
 
     subtopology: Subtopology
     task_count: int

@@ -205,7 +205,7 @@ def _create_internal_topics(
 ) -> None:
     """Create internal topics with as many partitions as the source.
 
-    The number of partitions decides in which partition a group or transactional id is searched.
+    The hash of a group id or transactional id, modulo the number of partitions, is the partition with its records.
     """
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         if image.topic(name) is not None:

@@ -88,9 +88,10 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
 
 
 def _raise_epoch(begun: Transaction, request: InitRequest) -> Decision:
-    """Return the initialized state: with the next epoch, or unchanged for a retry.
+    """Return the initialized state: with the next epoch, or unchanged if the request repeats the last one.
 
-    The error is PRODUCER_FENCED if the request has any other epoch.
+    A request with the current epoch or without a producer id gets the next epoch. One with the previous epoch is a
+    retry. Any other epoch is PRODUCER_FENCED.
     """
     # A request without a producer id comes from a new process, which must fence the former one by a higher epoch.
     # Without a last_epoch, a retry of the former process cannot match either.

@@ -43,8 +43,8 @@ def test_headers_may_be_an_object():
     ("line", "words"),
     [
         ("{", "no JSON: "),
-        ("[1]", "expected an object"),
-        ('"v"', "expected an object"),
+        ("[1]", "expected a JSON object"),
+        ('"v"', "expected a JSON object"),
         ('{"key": "k"}', "the value is missing"),
         ('{"vlaue": "v"}', "unknown field 'vlaue'"),
         ('{"value": 1}', "value: expected a string, null or "),

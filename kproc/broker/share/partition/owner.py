@@ -268,7 +268,10 @@ class _Watch(DelayedOperation):
         return False
 
     def _readable_bytes(self, part: SharePart) -> int:
-        """Return the size of the records that can be acquired, read up to the watch's bytes_min; -1 for an error."""
+        """Return the bytes readable from the first record that can be acquired, about bytes_min at most.
+
+        The bytes can include records that others have acquired. 0: no record can be acquired. -1: an error.
+        """
         shares = self._services.owner.shares
         try:
             partition, owned = shares.get(_key(self._body.group_id, part))

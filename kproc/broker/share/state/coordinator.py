@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 OnState = Callable[[PersistedState | int], None]
 
-# Costs in steps, in units of about 1 us: to check a share partition, to write its snapshot or its tombstone.
+# Costs of steps, in units of about 1 us: of checking a share partition; of writing its snapshot or its tombstone.
 _CHECK_COST: Final = 1
 _WRITE_COST: Final = 60
 # Upper limits of a record's size in bytes: of all but its batches and the group's id, and of each batch.

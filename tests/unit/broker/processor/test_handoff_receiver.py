@@ -89,6 +89,6 @@ def test_the_last_descriptors_are_not_for_clients(
             serial = rig.hand_off(theirs.fileno())
             rig.step()
             assert rig.acknowledged() == [serial | REFUSED]
-    assert caplog.text.count("refusing connections: the limit of open files") == 1, "once, not for each"
+    assert caplog.text.count("accepting no more connections, new clients wait") == 1, "once, not for each"
     client.send(framed(b"served"))
     assert rig.handler.bodies() == [b"served"]
