@@ -90,6 +90,7 @@ class Sweep:
                 judge = Judge(
                     client,
                     self._promises[case.ended],
+                    {each.file for each in case.harms},
                     damaged,
                     lambda name: bool(list(data.glob(f"{name}.*-stray"))),
                 )
