@@ -135,11 +135,12 @@ class StreamsGroup:
             return self._leave(request)
         # Validate the whole request before any record is appended, because a rejected request must not leave records.
         known = admit(self.state, request, self._environment.config.group_streams_max_size)
+        # Kafka validates in this order, too. A request with several errors gets the same error from both.
         topology = topology_of(self.state, request)
-        reject_repeated_offsets(request.task_offsets)
-        reject_repeated_offsets(request.task_end_offsets)
         configured = self._fitted.fit(topology)
         reject_unknown_tasks(configured, request.owned)
+        reject_repeated_offsets(request.task_offsets)
+        reject_repeated_offsets(request.task_end_offsets)
         before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
         owned_before = OwnedTasks() if known is None else known.state.owned
         statuses = [*stale_statuses(self.state.topology, request, before)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kproc.broker.config import Config
 from kproc.broker.streams.records import STREAMS_RECORDS, StreamsRecordType
 from kproc.broker.streams.tasks import MemberTasks
-from kproc.broker.streams.topology import KeyValue, Topology
+from kproc.broker.streams.topology import KeyValue, StreamsTopic, Topology
 from kproc.common.errors import ErrorCode
 from tests.support.streams_groups import (
     ALL_TOPICS,
@@ -283,3 +284,43 @@ def test_repeated_offsets_are_rejected(rig: StreamsRig) -> None:
     with rejected(ErrorCode.INVALID_REQUEST, "duplicate entry for subtopology 0 and partition 1"):
         member.heartbeat(task_end_offsets=((("0", 1), 5), (("0", 1), 6)))
     assert not rig.log
+
+
+def test_repeated_offsets_are_rejected_after_other_errors(rig: StreamsRig) -> None:
+    """Kafka fits the topology and checks the tasks before the offsets."""
+    twice = ((("0", 1), 5), (("0", 1), 6))
+    unused = Topology(1, (replace(COUNT.subtopologies[0], repartition_source_topics=(StreamsTopic("r"),)),))
+    with rejected(ErrorCode.STREAMS_INVALID_TOPOLOGY, "never used as a sink topic"):
+        HonestStreamsMember(rig, "a", unused).heartbeat(task_offsets=twice)
+    member = HonestStreamsMember(rig, "a")
+    rig.set_topics({"t": 4})
+    member.heartbeat()
+    rig.set_topics(ALL_TOPICS)
+    with rejected(ErrorCode.INVALID_REQUEST, "Subtopology 9 does not exist"):
+        member.heartbeat(owned=MemberTasks(tasks(0, subtopology="9")), task_offsets=twice)
+
+
+def test_repeated_offsets_leave_the_topology_fitted(rig: StreamsRig) -> None:
+    """A member's rejected heartbeat is the first one after the internal topics were created."""
+    rig.set_topics({"t": 4})
+    HonestStreamsMember(rig, "a").heartbeat()
+    rig.set_topics(ALL_TOPICS)
+    with rejected(ErrorCode.INVALID_REQUEST, "duplicate entry"):
+        HonestStreamsMember(rig, "b").heartbeat(task_offsets=((("0", 1), 5), (("0", 1), 6)))
+    (subtopology,) = rig.group.describe_streams().topology.subtopologies
+    assert subtopology.state_changelog_topics[0].partitions == 4
+
+
+def test_previous_epoch_of_a_waiting_member_is_accepted(rig: StreamsRig) -> None:
+    """Kafka forgets the previous epoch with the next heartbeat of a member that waits for tasks, and fences it."""
+    first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
+    first.heartbeat()
+    second.heartbeat()
+    HonestStreamsMember(rig, "c").heartbeat()
+    second.heartbeat()
+    state = rig.group.state.members["b"].state
+    second.heartbeat()
+    assert rig.group.state.members["b"].state is state
+    assert (state.phase.name, state.previous_epoch) == ("UNRELEASED", state.epoch - 1)
+    second.epoch = state.previous_epoch
+    assert second.heartbeat().member_epoch == state.epoch
