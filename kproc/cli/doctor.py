@@ -68,6 +68,9 @@ def doctor(
     import io
     import tarfile
 
+    if log is not None:
+        # A file that cannot be read is a wrong argument. An archive without the log would look complete.
+        os.close(_open_regular(log))
     now = datetime.datetime.now(datetime.UTC)
     name = f"kproc-doctor-{now:%Y%m%d-%H%M%S}"
     path = output or Path(f"{name}.tar.gz")

@@ -17,6 +17,7 @@ from kproc.broker.storage.format import LOCK_FILE
 from kproc.broker.supervisor.broker_process import VerifiedBroker
 from kproc.cli import doctor
 from kproc.cli.failure import Failure
+from tests.support.command_line import call_kproc
 
 NOBODY = "127.0.0.1:1"
 
@@ -136,3 +137,14 @@ def test_problem_of_the_status_is_printed() -> None:
     report = doctor._DoctorReport("127.0.0.1:9092", None)
     report._status = {"problem": "the disk of /data is full in 16 h", "data": "/data"}
     assert report.findings() == ["problem: the disk of /data is full in 16 h"]
+
+
+def test_doctor_rejects_log_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It wrote an archive without the log and ended with exit status 0."""
+    archive = tmp_path / "a.tar.gz"
+    for log, problem in ((tmp_path / "missing", "No such file or directory"), (tmp_path, "name a regular file")):
+        done = call_kproc(capsys, "doctor", "--log", str(log), "--output", str(archive), "-b", NOBODY)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert str(log) in done.stderr
+        assert problem in done.stderr
+        assert not archive.exists()
