@@ -106,7 +106,8 @@ def add_user(
     offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.
     words = "{result} {user} by {mechanism}"
     if dry_run:
-        there = dict(_users(bootstrap, offline, is_change=True)).get(name, {})
+        is_new = offline is not None and not _metadata_of(offline).exists()
+        there = {} if is_new else dict(_users(bootstrap, offline, is_change=True)).get(name, {})
         rows = [
             {
                 "result": "would change the password of" if kind.number in there else "would add",
@@ -227,6 +228,12 @@ def _offline(data: Path | None, config: Path | None) -> Config | None:
     return Config.build({} if data is None else {"log.dirs": str(data)}, file=config)
 
 
+def _metadata_of(offline: Config) -> Path:
+    from kproc.broker.storage.format import METADATA_DIRECTORY
+
+    return Path(offline.log_dirs, METADATA_DIRECTORY)
+
+
 def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
     """Send the changes to the broker, or apply them to its directory. Raise a Failure for one that is rejected.
 
@@ -266,6 +273,11 @@ def _users(
 
         if not Path(offline.log_dirs).is_dir():
             raise Failure(f"there is no data directory {offline.log_dirs}")
+        # Opening the metadata would create it in a directory that is not a broker's.
+        if not _metadata_of(offline).is_dir():
+            raise Failure(
+                f"{offline.log_dirs} is not the data directory of a broker: it has no {_metadata_of(offline).name}"
+            )
         return users_of(offline)
     from kproc.broker.security.acl import Operation
     from kproc.wire.header import ApiKey

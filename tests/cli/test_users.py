@@ -163,6 +163,19 @@ def test_failed_user_commands_print_one_line(
     assert complaint in answer.stderr
 
 
+def test_listing_users_of_another_directory_writes_nothing(tmp_path: Path, kproc: Kproc) -> None:
+    """`user list --data DIR` made the metadata of a new broker in any directory."""
+    for command in (("list",), ("delete", "x", "--yes")):
+        answer = kproc(*command, "--data", tmp_path)
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert f"{tmp_path} is not the data directory of a broker: it has no __cluster_metadata-0" in answer.stderr
+    assert list(tmp_path.iterdir()) == []
+    for directory in (tmp_path, tmp_path / "new"):
+        would = kproc("add", "x", "--dry-run", "-m", "SCRAM-SHA-256", "--data", directory)
+        assert (would.returncode, would.stdout) == (0, "would add x by SCRAM-SHA-256\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_secret_that_is_not_utf8_is_rejected_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
