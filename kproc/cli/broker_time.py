@@ -104,8 +104,12 @@ def _move(bootstrap: str, output: Format, result: str, action: str, ms: int = 0)
 def _words(row: dict[str, Any]) -> str:
     """Format the broker's date and its lead over the host's clock in one line."""
     date = (_EPOCH + timedelta(milliseconds=row["now_ms"])).isoformat(sep=" ", timespec="milliseconds")
-    lead_ms = abs(row["lead_ms"])
-    lead = f"{lead_ms}ms" if lead_ms < 1000 else format_duration(lead_ms)
-    side = "ahead of" if row["lead_ms"] >= 0 else "behind"
-    where = f", {lead} {side} the host" if lead_ms else ""
-    return f"{date.removesuffix('+00:00')} UTC{where}{', frozen' if row['is_frozen'] else ''}"
+    lead_ms, is_frozen = row["lead_ms"], row["is_frozen"]
+    # A broker of an earlier release measures the lead of a clock that was not moved as -1 ms.
+    if lead_ms in (-1, 0) and not is_frozen:
+        where = "not moved"
+    elif abs(lead_ms) < 1000:
+        where = "less than 1s from the host's time"
+    else:
+        where = f"{format_duration(abs(lead_ms))} {'ahead of' if lead_ms > 0 else 'behind'} the host's time"
+    return f"{date.removesuffix('+00:00')} UTC, {where}{', frozen' if is_frozen else ''}"

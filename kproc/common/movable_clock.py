@@ -55,7 +55,9 @@ class MovableClock:
     @property
     def lead_ns(self) -> int:
         """The broker's time minus the host's. Negative if time has been frozen for longer than it was advanced."""
-        return self.now_ns() - self.host_ns()
+        word = self._words[0]
+        # While time runs, the word is the lead. A difference of two clock readings would differ from it.
+        return (word >> 1) - self.host_ns() if word & 1 else word >> 1
 
     # -- by the process that created the clock -----------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def test_time_is_shown_moved_and_frozen(fork_server: None, capsys: pytest.Captur
         assert run("advance", "8d").endswith(", frozen\n")
         assert broker.time.now_ms == before["now_ms"] + 8 * 86_400_000
         assert run("unfreeze").startswith("continues from ")
-        assert run("show").endswith(" ahead of the host\n")
+        assert run("show").endswith(" ahead of the host's time\n")
         failed = call_kproc(capsys, "time", "advance", "a week", "-b", broker.bootstrap)
         assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
 

@@ -21,6 +21,11 @@ def test_durations_are_sums_of_numbers_with_units() -> None:
 
 def test_date_of_the_broker_has_its_lead_and_state() -> None:
     row = {"now_ms": 1_000, "lead_ms": 0, "is_frozen": False}
-    assert _words(row) == "1970-01-01 00:00:01.000 UTC"
-    assert _words(row | {"lead_ms": 5_400_000, "is_frozen": True}).endswith("UTC, 90m ahead of the host, frozen")
-    assert _words(row | {"lead_ms": -20, "is_frozen": True}).endswith("UTC, 20ms behind the host, frozen")
+    assert _words(row) == _words(row | {"lead_ms": -1}) == "1970-01-01 00:00:01.000 UTC, not moved"
+    for lead_ms, is_frozen, words in (
+        (5_400_000, True, "90m ahead of the host's time, frozen"),
+        (-5_000, False, "5s behind the host's time"),
+        (-1, True, "less than 1s from the host's time, frozen"),
+        (5, False, "less than 1s from the host's time"),
+    ):
+        assert _words(row | {"lead_ms": lead_ms, "is_frozen": is_frozen}).endswith(f" UTC, {words}")

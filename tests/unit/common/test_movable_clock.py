@@ -18,7 +18,7 @@ def test_new_movable_clock_shows_the_host_time() -> None:
     before_ns = time.monotonic_ns()
     assert before_ns <= clock.now_ns() <= clock.host_ns()
     assert abs(clock.wall_ms() - time.time_ns() // NS_PER_MS) < 1000
-    assert not clock.is_frozen
+    assert (clock.is_frozen, clock.lead_ns) == (False, 0), "the lead is exact"
 
 
 def test_advance_moves_both_times_and_not_the_host_time() -> None:
