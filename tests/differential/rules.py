@@ -5,6 +5,7 @@ tests/tidy/test_compatibility.py holds that.
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -557,6 +558,20 @@ def _forgotten_first_heartbeat(case: Case) -> bool:
     return case.step.api == "streams_group_heartbeat" and is_of_endpoints and None in difference[1:3]
 
 
+def _shutdown_without_members(case: Case) -> bool:
+    """Kafka shows the shutdown that a member has requested with its leave, and kproc does not."""
+    if case.step.api != "streams_group_heartbeat" or case.difference.path != ("status", ITEMS):
+        return False
+    own, others = ([each["status_code"] for each in answer["status"]] for answer in (case.kproc, case.kafka))
+    return sorted([*own, _SHUTDOWN]) == sorted(others) and any(
+        step.api == case.step.api
+        and step.body["group_id"] == case.step.body["group_id"]
+        and step.body["shutdown_application"]
+        and step.body["member_epoch"] == _LEAVES
+        for step in case.before
+    )
+
+
 def _is_of_consumers(case: Case) -> bool:
     group_id = case.step.body.get("group_id")
     return any(
@@ -569,9 +584,12 @@ def _interval_of_a_waiting_member(case: Case) -> bool:
 
 
 def _previous_epoch_of_a_waiting_member(case: Case) -> bool:
-    """kproc still knows the epoch before the member's present one."""
-    is_heartbeat = case.step.api == "consumer_group_heartbeat" and case.codes == (0, _FENCED_MEMBER_EPOCH)
-    return is_heartbeat and f"known by the group coordinator ({case.kproc['member_epoch']})" in str(case.kafka)
+    """kproc still knows the epoch before the member's present one. The member may have got a newer one at once."""
+    is_heartbeat = case.step.api in ("consumer_group_heartbeat", "streams_group_heartbeat")
+    if not is_heartbeat or case.codes != (0, _FENCED_MEMBER_EPOCH):
+        return False
+    known = re.search(r"smaller member epoch .* known by the group coordinator \((\d+)\)", str(case.kafka))
+    return known is not None and case.kproc["member_epoch"] >= int(known[1])
 
 
 def _interval_of_a_waiting_streams_member(case: Case) -> bool:
@@ -795,6 +813,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "the previous epoch of a member that waits for partitions": _previous_epoch_of_a_waiting_member,
     "the interval of StreamsGroupHeartbeat": _interval_of_a_waiting_streams_member,
     "tasks in a StreamsGroupHeartbeat": _tasks_again,
+    "the shutdown of a streams application without members": _shutdown_without_members,
     "the heartbeat that creates a streams group": _forgotten_first_heartbeat,
     "another instance id of a member of a streams group": _other_instance,
     "ListGroups of groups that are not ready": _not_ready,

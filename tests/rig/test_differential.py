@@ -350,3 +350,33 @@ def test_rule_of_names_ignores_equal_acknowledge_types() -> None:
     """Two records with one type are no partition that the request names twice."""
     answers = share_answer(), share_answer((0, 1))
     assert share_rule("acquired_records", *answers, batches=[(0, 1)]) is None
+
+
+def test_streams_shutdown_rule_needs_a_leave_that_requested_it() -> None:
+    def heartbeat(epoch: int, *, is_shutdown: bool) -> Step:
+        body = {"group_id": "g", "member_epoch": epoch, "shutdown_application": is_shutdown}
+        return Step(0, "streams_group_heartbeat", 1, body)
+
+    def rule(*before: Step, kproc: Sequence[int] = (), kafka: Sequence[int] = (4,)) -> str | None:
+        ours, theirs = ({"status": [{"status_code": code} for code in codes]} for codes in (kproc, kafka))
+        (difference,) = compare(ours, theirs)[0]
+        return rule_for(Case(heartbeat(0, is_shutdown=False), difference, ours, theirs, before))
+
+    leave = heartbeat(-1, is_shutdown=True)
+    assert (
+        rule(leave)
+        == rule(leave, kproc=[3], kafka=[3, 4])
+        == "the shutdown of a streams application without members"
+    )
+    assert rule() is rule(heartbeat(-1, is_shutdown=False)) is rule(leave, kafka=[3]) is None
+
+
+def test_previous_epoch_rule_holds_for_streams_groups() -> None:
+    def rule(epoch: int, order: str = "smaller") -> str | None:
+        ours = {"member_epoch": epoch}
+        theirs = {"error_message": f"a {order} member epoch (3) than the one known by the group coordinator (4)."}
+        step = Step(0, "streams_group_heartbeat", 1, {})
+        return rule_for(Case(step, Difference(("error_code",), 0, 110), ours, theirs))
+
+    assert rule(4) == rule(5) == "the previous epoch of a member that waits for partitions"
+    assert rule(3) is rule(4, "greater") is None
