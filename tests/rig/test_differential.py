@@ -362,12 +362,9 @@ def test_streams_shutdown_rule_needs_a_leave_that_requested_it() -> None:
         (difference,) = compare(ours, theirs)[0]
         return rule_for(Case(heartbeat(0, is_shutdown=False), difference, ours, theirs, before))
 
-    leave = heartbeat(-1, is_shutdown=True)
-    assert (
-        rule(leave)
-        == rule(leave, kproc=[3], kafka=[3, 4])
-        == "the shutdown of a streams application without members"
-    )
+    leave, absence = heartbeat(-1, is_shutdown=True), heartbeat(-2, is_shutdown=True)
+    name = "the shutdown of a streams application without members"
+    assert rule(leave) == rule(absence) == rule(leave, kproc=[3], kafka=[3, 4]) == name
     assert rule() is rule(heartbeat(-1, is_shutdown=False)) is rule(leave, kafka=[3]) is None
 
 
