@@ -317,14 +317,22 @@ class Client:
     # -- requests
 
     def send(self, api_key: int, version: int, fields: Mapping[str, Any]) -> int:
-        """Send a request without waiting for its response. Return its correlation id."""
+        """Send a request without waiting for its response. Return its correlation id.
+
+        Raises ClientError for a string above the limit of Kafka's protocol.
+        """
         # Import the codec here and not at the top, because the import takes some ms and `kproc status` does not need
         # it.
         from kproc.wire import codec
+        from kproc.wire.primitives import StringTooLong
 
         self.log_in_if_due()
         self._correlation_id += 1
-        frame = codec.encode_request(api_key, version, self._correlation_id, self.client_id, dict(fields))
+        try:
+            frame = codec.encode_request(api_key, version, self._correlation_id, self.client_id, dict(fields))
+        except StringTooLong as error:
+            # Callers pass on names that a user chose.
+            raise ClientError(str(error)) from None
         self.send_bytes(frame)
         self._pending.append(_PendingRequest(api_key, version, self._correlation_id))
         return self._correlation_id

@@ -48,6 +48,10 @@ _VARINTS: Final = tuple(
 )
 
 
+class StringTooLong(ValueError):
+    """A string has more than STRING_BYTES_MAX bytes."""
+
+
 def encode_unsigned_varint(value: int) -> bytes:
     """Encode a non-negative number. Raises ValueError for a negative one."""
     if value < 128:
@@ -143,7 +147,7 @@ def encode_string(text: str) -> bytes:
     """Encode a string for a non-flexible version: int16 length, UTF-8."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
+        raise StringTooLong(f"string of {len(encoded)} bytes is too long for the wire")
     return INT16.pack(len(encoded)) + encoded
 
 
@@ -151,7 +155,7 @@ def encode_compact_string(text: str) -> bytes:
     """Encode a string for a flexible version: length + 1 as unsigned varint, UTF-8."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
+        raise StringTooLong(f"string of {len(encoded)} bytes is too long for the wire")
     return encode_unsigned_varint(len(encoded) + 1) + encoded
 
 

@@ -18,6 +18,7 @@ from kproc.wire.primitives import (
     INT32,
     STRING_BYTES_MAX,
     ZERO_UUID,
+    StringTooLong,
     encode_unsigned_varint,
     shortened,
 )
@@ -38,7 +39,7 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
             return
         encoded = value.encode()
         if len(encoded) > STRING_BYTES_MAX:
-            raise ValueError(f"{path}: string of {len(encoded)} bytes is too long for the wire")
+            raise StringTooLong(f"{path}: string of {len(encoded)} bytes is too long for the wire")
         # KIP-482: a compact length is the real length + 1, because 0 means null.
         out += encode_unsigned_varint(len(encoded) + 1) if is_flexible else INT16.pack(len(encoded))
         out += encoded

@@ -204,6 +204,16 @@ def test_answer_to_another_request_raises_connection_lost():
         client.call(ApiKey.API_VERSIONS, 0, {})
 
 
+def test_name_above_the_protocol_limit_raises_client_error():
+    """Commands ended with a traceback, because it was a ValueError."""
+    fields = {"topics": [{"name": "x" * 32_768}]}
+    with (
+        peer(lambda sock: None) as client,
+        pytest.raises(ClientError, match=r"METADATA .*topics\.name: string of 32768 bytes is too long"),
+    ):
+        client.send(ApiKey.METADATA, 4, fields)
+
+
 def test_reading_without_a_request_is_our_own_mistake():
     with peer(lambda sock: None) as client, pytest.raises(ClientError, match="no request is waiting"):
         client.receive()
