@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -42,6 +41,7 @@ from kproc.cli.config_requests import (
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.tables import print_table
+from kproc.common.regular_file import read_bounded_text
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -205,7 +205,7 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
     if file is None:
         return []
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        text = sys.stdin.read() if file == "-" else read_bounded_text(file)
         # In the C locale, Python keeps other bytes as surrogates. The error of a later encode() would show a password.
         text.encode()
     except UnicodeError:

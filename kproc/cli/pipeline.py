@@ -17,6 +17,7 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    INT_MAX,
     SECONDS_MAX,
     Failure,
     Format,
@@ -75,7 +76,7 @@ def run(
     ] = False,
     verbose: Verbose = False,
     exit_with_parent: Annotated[
-        int | None, typer.Option(metavar="PID", hidden=True, help="Die with this process.")
+        int | None, typer.Option(metavar="PID", max=INT_MAX, hidden=True, help="Die with this process.")
     ] = None,
 ) -> None:
     """Run a pipeline until it ends, fails or is stopped. Ctrl-C or SIGTERM lets the batch in progress finish."""

@@ -40,5 +40,19 @@ def read_regular(path: str | Path, bytes_max: int) -> bytes:
     return data
 
 
+def read_bounded_text(path: str | Path, characters_max: int = 1 << 24) -> str:
+    """Return the UTF-8 text of a file, which can be a pipe. Not for roles, because a FIFO can block.
+
+    Raise OSError also for more than `characters_max` characters, such as of /dev/zero, and for a path with a NUL.
+    """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "A path has no NUL", str(path))
+    with open(path, encoding="utf-8") as file:
+        text = file.read(characters_max + 1)
+    if len(text) > characters_max:
+        raise OSError(errno.EFBIG, f"Larger than {characters_max} characters", str(path))
+    return text
+
+
 def _not_regular(path: str | Path) -> OSError:
     return OSError(errno.EINVAL, "Not a regular file", str(path))

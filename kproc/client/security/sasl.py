@@ -15,7 +15,6 @@ import re
 import secrets
 import struct
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.client.error_texts import error_text
@@ -23,6 +22,7 @@ from kproc.client.errors import SecurityFailed
 from kproc.client.security.settings import ClientLogin
 from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
+from kproc.common.regular_file import read_bounded_text
 
 Exchange = Generator[bytes, bytes, None]
 Ask = Callable[[int, int, bytes], bytes]
@@ -181,11 +181,13 @@ def bearer_token(login: ClientLogin) -> str:
 
 def _token_in(path: str) -> str:
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
+        token = read_bounded_text(path).strip()
     except OSError as error:
         raise SecurityFailed(
             f"sasl.oauthbearer.token.endpoint.url: cannot read {path}: {error.strerror}"
         ) from None
+    except UnicodeDecodeError:
+        token = ""
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise SecurityFailed(f"sasl.oauthbearer.token.endpoint.url: {path} holds no token")
     return token

@@ -17,6 +17,7 @@ from typing import Final
 from kproc.broker.config.jaas import JaasError, JaasLine, parse_jaas
 from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import ConfigError, show
+from kproc.common.regular_file import read_bounded_text
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -161,7 +162,7 @@ def read_client_config(path: Path, environment: Environment | None = None) -> di
     content, as by Kafka's ConfigProviders.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -184,8 +185,8 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
             # As in DirectoryConfigProvider (KIP-632), the key is a file name and the file's content the value. Remove
             # the newline at the end, which editors add and which does not belong to a password.
             if kind == "dir":
-                return Path(place, key).read_text(encoding="utf-8").rstrip("\n")
-            return parse_properties(Path(place).read_text(encoding="utf-8"))[key]
+                return read_bounded_text(Path(place, key)).rstrip("\n")
+            return parse_properties(read_bounded_text(place))[key]
         except OSError as error:
             raise ConfigError(f"{name}: {match[0]}: {error.strerror}") from None
         except UnicodeDecodeError:

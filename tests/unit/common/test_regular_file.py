@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.common.regular_file import open_regular, read_regular
+from kproc.common.regular_file import open_regular, read_bounded_text, read_regular
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_APPEND])
@@ -39,6 +39,17 @@ def test_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
         read_regular(path, 4)
     with pytest.raises(FileNotFoundError):
         read_regular(tmp_path / "missing", 4)
+
+
+def test_text_is_read_up_to_its_bound_from_file_and_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, "größe".encode())
+    os.close(writing)
+    assert read_bounded_text(f"/dev/fd/{reading}", 5) == "größe"
+    os.close(reading)
+    for path, problem in (("/dev/zero", "Larger than 5 characters"), ("a\0b", "A path has no NUL")):
+        with pytest.raises(OSError, match=problem):
+            read_bounded_text(path, 5)
 
 
 def test_new_file_gets_the_mode(tmp_path: Path) -> None:

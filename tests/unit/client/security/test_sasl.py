@@ -6,12 +6,13 @@ import base64
 import json
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from scramp import ScramMechanism
 
 from kproc.client.errors import SecurityFailed
-from kproc.client.security.sasl import log_in, scram
+from kproc.client.security.sasl import bearer_token, log_in, scram
 from kproc.client.security.settings import ClientLogin
 from tests.support.cases import in_one_test
 
@@ -120,6 +121,14 @@ def test_unsigned_token_has_a_subject_and_an_end() -> None:
     claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
     assert claims["sub"] == "alice"
     assert claims["exp"] - claims["iat"] == 3600
+
+
+def test_token_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
+    """Commands ended with a traceback."""
+    file = tmp_path / "token"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(SecurityFailed, match="token holds no token"):
+        bearer_token(ClientLogin("OAUTHBEARER", token_file=str(file)))
 
 
 def test_rejected_token_is_acknowledged_then_raised() -> None:

@@ -165,6 +165,9 @@ def test_variables_of_a_file_stand_for_environment_and_files(tmp_path: Path) -> 
         read_client_config(path, {}.get)
     with pytest.raises(ConfigError, match="cannot read"):
         read_client_config(tmp_path / "absent")
+    path.write_text("sasl.password=${dir:/nowhere\0:password}\n")
+    with pytest.raises(ConfigError, match=r"sasl.password: .* has no NUL"):
+        read_client_config(path)
 
 
 def test_secret_that_is_not_utf8_is_rejected_and_not_shown(tmp_path: Path) -> None:
