@@ -23,7 +23,7 @@ def work() -> None:
 def test_compiled_counter_equals_the_one_in_python(unless_in: str) -> None:
     work()  # Regular expressions are compiled once.
     count = count_bytecodes(work, unless_in=unless_in)
-    assert count == count_in_python(work, unless_in=unless_in) > 1_000
+    assert count == count_in_python(work, unless_in=unless_in) > 500
 
 
 def test_functions_of_the_excluded_file_do_not_count() -> None:

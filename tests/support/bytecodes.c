@@ -41,6 +41,9 @@ static int on_event(object *self, object *frame, int event, object *argument)
         int found = is_excluded(frame);
         if (found < 0 || PyObject_SetAttrString(frame, "f_trace_lines", &_Py_FalseStruct) < 0)
             return -1;
+        /* Python 3.13 has no events for bytecodes of a frame without f_trace. It may be any object here. */
+        if (!found && PyObject_SetAttrString(frame, "f_trace", &_Py_TrueStruct) < 0)
+            return -1;
         if (!found)
             return PyObject_SetAttrString(frame, "f_trace_opcodes", &_Py_TrueStruct);
     }

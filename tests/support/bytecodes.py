@@ -23,6 +23,7 @@ def count_bytecodes(work: Callable[[], object], *, unless_in: str) -> int:
     if counter is None or sys.gettrace() is not None:
         return count_in_python(work, unless_in=unless_in)
     end = os.fsencode(unless_in)
+    _enable_events()
     counter.start_counting(end)
     try:
         work()
@@ -58,14 +59,22 @@ def count_in_python(work: Callable[[], object], *, unless_in: str) -> int:
     def on_call(frame: FrameType, _event: str, _argument: Any) -> Any:
         if frame.f_code.co_filename.endswith(unless_in):
             return None
+        # Python 3.13 has no events for bytecodes of a frame without f_trace.
+        frame.f_trace = on_opcode
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         return on_opcode
 
     before = sys.gettrace()
+    _enable_events()
     sys.settrace(on_call)
     try:
         work()
     finally:
         sys.settrace(before)
     return count
+
+
+def _enable_events() -> None:
+    """Mark a frame, because Python 3.12 has events for bytecodes only if one had this flag before the trace began."""
+    sys._getframe().f_trace_opcodes = True

@@ -30,6 +30,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from kproc.client.security import throwaway
+
 _DAY = datetime.timedelta(days=1)
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -69,9 +71,14 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = _builder(subject, subject, self._key, days=365, ended=False)
-        self.certificate = builder.add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
-        ).sign(self._key, hashes.SHA256())
+        # Clients with Python 3.13 require the key's purpose and identifiers (VERIFY_X509_STRICT).
+        self._identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        self.certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(self._identifier, critical=False)
+            .add_extension(throwaway._signs_certificates(), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
 
     @property
     def pem(self) -> bytes:
@@ -97,6 +104,8 @@ class Authority:
         builder = _builder(name, self.certificate.subject, key, days=days, ended=is_expired)
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
+        builder = builder.add_extension(signer, critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         if hosts:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])

@@ -9,6 +9,8 @@ import pytest
 
 from kproc.client import ClientError, ConnectionLost
 from kproc.client.own_operations import OperationFields
+from kproc.common.clock import NS_PER_S
+from kproc.embedded import requests
 from kproc.embedded.process import BrokerRestarting
 from kproc.embedded.requests import RequestMatch, RequestRecorder, SeenRequest
 
@@ -79,7 +81,18 @@ def test_connection_of_a_recording_that_fails_is_closed() -> None:
         assert client.is_closed
 
 
-def test_wait_goes_on_during_a_restart() -> None:
+class SteppingClock:
+    """A clock that advances by 100 ms with each reading."""
+
+    now = 0
+
+    def now_ns(self) -> int:
+        self.now += NS_PER_S // 10
+        return self.now
+
+
+def test_wait_goes_on_during_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_clock", SteppingClock())
     reads = Reads()
     failures: list[ClientError] = []
 
@@ -95,8 +108,8 @@ def test_wait_goes_on_during_a_restart() -> None:
     failures += [BrokerRestarting("restarting")]
     assert recorder.list() == []
     failures += [ConnectionLost("lost")] * 3
-    with pytest.raises(AssertionError, match="0 of 1 matched request within 0"):
-        recorder.wait_for(timeout_s=0.001)
+    with pytest.raises(AssertionError, match="0 of 1 matched request within 1 s"):
+        recorder.wait_for(timeout_s=1)
     assert failures == []
 
 

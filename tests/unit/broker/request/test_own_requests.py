@@ -46,8 +46,8 @@ ODD = [
     b'{"op":"status"',
     b'{"op":"status"}x',
     b'{"op":"status\xff"}',
-    b"[" * 5000,
-    b'{"op":"status","a":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b"[" * 30_000,
+    b'{"op":"status","a":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
     b'{"op":"' + b"x" * 60_000 + b'"}',
     b'{"op":"scale","ticket":"' + b"x" * 70_000 + b'"}',
 ]

@@ -66,7 +66,7 @@ def shaken(serve: Callable[[socket.socket], None], given: dict[str, str], host: 
         try:
             encrypted.sendall(b"x")
             return encrypted.recv(1)
-        except ssl.SSLError as error:
+        except OSError as error:
             problem = refusal_of(first_cause(encrypted, error), f"{host}:9093")
             assert problem is not None
             raise problem from None
