@@ -121,7 +121,10 @@ _ZSTD_STARTS: Final = (
 
 
 def has_frame_start(codec: int, data: Buffer) -> bool:
-    """Return True if compressed records begin with the magic number of their codec. Reads only a few bytes."""
+    """Return True if compressed records begin with the magic number of their codec. Always True for snappy.
+
+    Reads only a few bytes.
+    """
     start = bytes(data[:4])
     match codec:
         case Compression.GZIP:

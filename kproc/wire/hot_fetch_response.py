@@ -181,7 +181,10 @@ class FetchTemplate:
     __slots__ = ("_after", "_before_index", "_before_key", "_is_flexible", "_pack", "_rest_bytes")
 
     def __init__(self, version: int, key_bytes: int, lists_aborted: bool) -> None:
-        """Prepare the responses of a version for topics whose name or id has `key_bytes` bytes."""
+        """Prepare the responses of a version for topics whose name or id has `key_bytes` bytes.
+
+        lists_aborted: the array of aborted transactions is empty (read_committed) and not null (read_uncommitted).
+        """
         # Encode a sample response by the general encoder, and cut its bytes at the fields that vary.
         key = b"k" * key_bytes
         name, topic_id = (None, key) if version >= TOPIC_IDS else (key.decode(), None)

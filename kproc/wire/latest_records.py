@@ -24,8 +24,8 @@ from kproc.wire.records import RECORD_BYTES_MIN, read_record
 Row = tuple[int | bytes, bytes | None, bytes | None]
 
 _key_of = itemgetter(1)
-# A shape is compiled after this many records of its length were read one by one, because compiling takes as long as
-# reading about 200 records.
+# A regular expression for a shape is compiled after this many records of its length were read one by one, because
+# compiling takes as long as reading about 200 records.
 _COMPILED_AFTER: Final = 200
 # Limit of shapes that one LatestRecords compiles.
 _SHAPES_MAX: Final = 256
@@ -95,7 +95,10 @@ class LatestRecords:
         return rows
 
     def _compile(self, record: bytes, kind: int) -> None:
-        """Compile the shape of a record. It replaces the previous shape of this length."""
+        """Store the regular expression and the Struct of a record's shape, unless it has headers, no key or no value.
+
+        They replace those of an earlier shape with the same `kind`: the first one or two bytes of the length varint.
+        """
         shape = _shape_of(record)
         if shape is not None:
             self._shapes[kind] = shape

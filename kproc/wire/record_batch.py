@@ -104,7 +104,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
+        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0. NO_SEQUENCE if the batch has none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         # KIP-98: sequences are positive int32 numbers, so they wrap to 0 and not to a negative number.
@@ -158,9 +158,9 @@ class NotOneBatch(KafkaError):
 
 
 def check_one_batch(view: Buffer) -> None:
-    """Raise NotOneBatch, or CORRUPT_MESSAGE if `view` is too short for a header.
+    """Raise KafkaError unless `view` has the length and the format (magic) of exactly one batch. Check nothing else.
 
-    Check only length and format (magic).
+    Raises NotOneBatch, or CORRUPT_MESSAGE for bytes that cannot be a batch.
     """
     size = len(view)
     if size < HEADER_BYTES:
@@ -271,7 +271,7 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 
 
 def stamp_sequence(batch: bytearray, producer_epoch: int, base_sequence: int) -> None:
-    """Set the producer's epoch and the first sequence of a batch that has a producer id."""
+    """Set the producer's epoch and the first sequence of a batch that has a producer id. Compute its CRC again."""
     fields = _EPOCH_AND_SEQUENCE.pack(producer_epoch, base_sequence)
     batch[PRODUCER_EPOCH_AT : PRODUCER_EPOCH_AT + len(fields)] = fields
     batch[CRC_AT:CRC_FROM] = _UINT32.pack(crc_of(batch))
@@ -419,7 +419,7 @@ _END_BATCH: Final = Struct(HEADER.format + _END.format[1:])
 def encode_end_transaction(
     outcome: ControlType, *, timestamp_ms: int, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> bytearray:
-    """Encode the marker that ends a producer's transaction in one partition, with the result of `encode_batch`."""
+    """Encode the marker that ends a producer's transaction in one partition, faster than by `encode_batch`."""
     batch = bytearray(
         _END_BATCH.pack(
             0, _END_BATCH.size - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0, TRANSACTIONAL | CONTROL, 0,

@@ -44,10 +44,12 @@ def _invalid(why: str) -> KafkaError:
 
 
 def check_small(codec: int, payload: Buffer, count: int) -> bool:
-    """Check the lengths of `count` records (depth `lengths` in the module's docstring).
+    """Check `count` records at depth `lengths` (see the module's docstring).
 
-    `payload` is the batch without its header. Returns True always, so that the call can be part of a condition. Raises
-    INVALID_RECORD for a wrong length or count, and CORRUPT_MESSAGE for damaged compressed data.
+    `payload` is the batch without its header. If it is compressed and larger than SMALL_COMPRESSED_BYTES, only its
+    first bytes are checked. If it decompresses to more than SMALL_INFLATED_BYTES, its records are not checked. Returns
+    True always, so that the call can be part of a condition. Raises INVALID_RECORD for a wrong length or count, and
+    CORRUPT_MESSAGE for damaged compressed data.
     """
     size = len(payload)
     if not codec:
@@ -144,7 +146,10 @@ def check_record_sizes(raw: Buffer, count: int, limit_bytes: int) -> None:
 
 
 class RecordConditions(NamedTuple):
-    """Conditions that `scan_records` checks for every record."""
+    """Conditions that `scan_records` checks for every record: bounds of its timestamp, in ms, and if it needs a key.
+
+    `base_timestamp` is that of the batch.
+    """
 
     base_timestamp: int
     earliest: int

@@ -86,7 +86,8 @@ CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
         _UNCHANGED,
         {"results.error_code": (None, _nullable_text("error_message"))},
     ),
-    # StreamsGroupHeartbeat v1 has descriptions of topologies (KIP-1331) and the assignor (KIP-1357).
+    # StreamsGroupHeartbeat v1 has an acceptable recovery lag of 64 bits, and can request a description of the topology
+    # (KIP-1331).
     (ApiKey.STREAMS_GROUP_HEARTBEAT, 1): (
         _UNCHANGED,
         {
@@ -95,6 +96,7 @@ CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
             "warmup_tasks": (None, _plain("topology_description_required", "bool", False)),
         },
     ),
+    # StreamsGroupDescribe v1 has descriptions of topologies (KIP-1331) and the assignor (KIP-1357).
     (ApiKey.STREAMS_GROUP_DESCRIBE, 1): (
         {"include_authorized_operations": (None, _plain("include_topology_description", "bool", False))},
         {

@@ -141,7 +141,7 @@ class EncodedRows:
     def last_bytes(self, position: int) -> bytes:
         """Return the rows' bytes from `position` on.
 
-        The caller has not called `seal` since `size_bytes()` was `position`.
+        The caller must not have called `seal` since `size_bytes()` was `position`.
         """
         return bytes(self.data[position - self._piece_bytes :])
 

@@ -104,7 +104,7 @@ def _keys(transaction: Fields) -> list[tuple[str, int]]:
 
 
 def _refusals(context: RequestContext, transaction: Fields, refused: Collection[str]) -> list[int]:
-    """Return the error code of each partition of a transaction. If one partition cannot join, none of them joins.
+    """Return an error code for each partition if one of them cannot join the transaction, or [] if all of them can.
 
     refused: the transactions with a partition in another slice of the request that cannot join.
     """

@@ -80,7 +80,10 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
 
 
 def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:
-    """Return the response's fields. Every error has the version ranges, too, so that a client can choose again."""
+    """Return the response's fields with the version ranges, also for an error, so that a client can choose again.
+
+    served: the API keys to list, None for all.
+    """
     ranges = [
         {"api_key": key, "min_version": lo, "max_version": hi}
         for key, lo, hi in advertised()

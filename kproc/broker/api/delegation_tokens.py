@@ -36,7 +36,10 @@ def requester_of(context: RequestContext) -> Name:
 def change_expiry(
     context: RequestContext, request: dict[str, Any], operation: str, period: int
 ) -> dict[str, Any] | None:
-    """Let the controller renew or expire the request's token. Return an error response, or None for a later one."""
+    """Let the controller renew or expire the request's token. Return None, because its reply is sent later.
+
+    If the client may not use tokens, return the error response.
+    """
     if not can_use_tokens(context):
         return expiry_error(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     body = {"requester": requester_of(context), "hmac": request["hmac"], "period": period}

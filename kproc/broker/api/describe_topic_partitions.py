@@ -41,7 +41,10 @@ def handle_describe_topic_partitions(context: RequestContext, request: dict[str,
 def _page(
     context: RequestContext, request: dict[str, Any], names: Iterator[str | None], fields: dict[str, Any]
 ) -> Items:
-    """Yield the topics of a page, then those that the client may not describe. Set `next_cursor` of `fields`."""
+    """Yield the rows of a page's topics, then those of topics that the client may not describe.
+
+    Yields None for a topic without a row. Sets `next_cursor` of `fields` if a further page follows.
+    """
     services, cursor = context.services, request["cursor"]
     asks_for_all = not request["topics"]
     page_max = services.config.max_request_partition_size_limit

@@ -111,7 +111,7 @@ def _answer(
     node: Fields,
     refused: Mapping[str, tuple[ErrorCode, str]] = {},
 ) -> Fields:
-    """Return a response with `node` for every key, and an error for the `refused` keys."""
+    """Return a response with an error for each of the `refused` keys, and `node` for every other key."""
     if "coordinator_keys" in request:
         # As in Kafka, the versions with several keys have no error messages.
         rows = (

@@ -57,8 +57,8 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
 
 def _join_request(context: RequestContext, request: Fields) -> JoinRequest:
     version, session_timeout_ms = context.api_version, request["session_timeout"]
-    # KIP-62: before v1 a client has one timeout for both. It sends heartbeats only while it polls, so a
-    # member that works longer than its session timeout is gone anyway.
+    # KIP-62: before v1 the session timeout is the rebalance timeout, too. Such a client sends heartbeats only while it
+    # polls, so a member that works longer than its session timeout is gone anyway.
     has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
     client_id = client_id_of(context)
     return JoinRequest(
@@ -79,7 +79,7 @@ def _join_request(context: RequestContext, request: Fields) -> JoinRequest:
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no field for a message.
-    # The failed member has no protocol. Before v7 these fields cannot be null.
+    # A failed member has no protocol. The name is empty and not null, because before v7 it cannot be null.
     return _fields_of(JoinResult(int(code), request["member_id"], protocol_name=""))
 
 

@@ -179,7 +179,8 @@ def handle_partition(
 ) -> None:
     """Search a log of this Handler, one slice of a long search at a time.
 
-    After a crash the answer waits for the log's first sync, which determines the high watermark.
+    wanted: (timestamp, leader epoch, isolation level), or a paused search that continues. After a crash the answer
+    waits for the log's first sync, which determines the high watermark.
     """
     # An answer before the first sync after a crash could name an offset that the next crash truncates. A consumer would
     # begin there.
@@ -196,7 +197,7 @@ def handle_partition(
 
 
 def _find(log: Log, search: Search) -> tuple[int, int] | None:
-    """Return (offset, timestamp or -1), or None if there is no such record.
+    """Return (offset, timestamp or -1), or None if no readable record matches.
 
     Raises SearchPaused after a bounded amount of work, with the progress in `search`.
     """

@@ -53,7 +53,10 @@ _FOUND: Final = "found"
 
 
 def _prepare(context: RequestContext, request: Fields) -> None:
-    """Reject a topic without a name if the version needs names. As in Kafka, ignore names in a request with ids."""
+    """Reject ids, and topics without a name, in a version that finds topics only by name.
+
+    As in Kafka, ignore names in a request with ids of a later version.
+    """
     wanted: list[Fields] = request["topics"] or []
     has_ids = any(topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID for topic in wanted)
     if has_ids and context.api_version >= _BY_ID_SINCE:
@@ -149,7 +152,10 @@ def _not_to_be_seen(context: RequestContext, wanted: list[Fields]) -> Collection
 def _absent(
     context: RequestContext, request: Fields, wanted: list[Fields], hidden: Collection[str]
 ) -> list[str]:
-    """Return the names of topics that do not exist, if this request may create topics."""
+    """Return the names of requested topics that do not exist, or [] if this request may not create topics.
+
+    Leaves out `hidden` names, which the client may not describe.
+    """
     allowed = request.get("allow_auto_topic_creation", True)
     if not allowed or not context.services.config.auto_create_topics_enable:
         return []
@@ -233,7 +239,7 @@ def topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
 
 
 def _describe(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields | None:
-    """Return the answer, or divide the request if its topics have too many partitions for one step."""
+    """Return the answer. If the topics have too many partitions for one step, divide the request and return None."""
     count = sum(len(topic.partitions) for topic in topics if isinstance(topic, TopicImage))
     if count > division.SLICE_ROWS:
         context.divide(lambda: {**request, "topics": [], _FOUND: [_all_of(topic) for topic in topics]})

@@ -189,7 +189,7 @@ def _name_of(image: ClusterImage, topic: Fields) -> str | None:
 def _requested_topics(
     group: Fields, image: ClusterImage, hidden: Collection[str], *, has_ids: bool
 ) -> list[TopicPartitions] | None:
-    """Return the topics of a group's request, or None for all topics. Skip unknown ids."""
+    """Return the topics of a group's request, or None for all topics. Skip unknown ids and `hidden` topics."""
     if group["topics"] is None:
         return None
     topics: list[TopicPartitions] = []

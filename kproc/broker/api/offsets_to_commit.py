@@ -83,7 +83,10 @@ class OffsetsToCommit:
         return bool(self.accepted or self._too_large)
 
     def response(self, code: int) -> Fields:
-        """Return the response with `code` for the `accepted` offsets, and the error codes of the others."""
+        """Return the response: `code` for the `accepted` offsets, and the others' own errors.
+
+        If `code` is an error, offsets with too large metadata get it, too.
+        """
         fields, refused = same_for_all(self._request, code), self._refused
         # The metadata's error is for the single offset. If the whole commit failed, each row has that error,
         # because the client must handle it first.

@@ -1,6 +1,6 @@
-"""SaslAuthenticate (key 36), versions 0-2, on a connection without a login. handler/logins.py handles it on the others.
+"""SaslAuthenticate (key 36), versions 0-2, outside of a login. handler/logins.py handles it while a client logs in.
 
-It continues the exchange that a SaslHandshake has started. On any other connection it gets ILLEGAL_SASL_STATE.
+It continues a re-authentication that SaslHandshake has started (KIP-368), and otherwise gets ILLEGAL_SASL_STATE.
 
 Versions: v1 the lifetime of the session (KIP-368); v2 flexible.
 """

@@ -1,6 +1,6 @@
-"""SaslHandshake (key 17), versions 0-1, on a connection without a login. handler/logins.py handles it on the others.
+"""SaslHandshake (key 17), versions 0-1, outside of a login. handler/logins.py handles it while a client logs in.
 
-It starts a reauthentication of a session with a limited lifetime (KIP-368). On any other connection it gets
+It starts a re-authentication of a session with a limited lifetime (KIP-368). On any other connection it gets
 ILLEGAL_SASL_STATE.
 """
 

@@ -43,7 +43,8 @@ def create_internal_topics(context: RequestContext, result: StreamsHeartbeatResu
             return
     services = context.services
     topics = services.owner.topic_creations.start(result.missing_topics, services.clock.now_ns())
-    # All of them are being created for another member, or have just failed. The next heartbeat looks again.
+    # All missing topics are being created for another member, or their creation has just failed. The member's next
+    # heartbeat tries again.
     if not topics:
         _respond(context, result, respond)
         return
@@ -99,7 +100,8 @@ def _respond(context: RequestContext, result: StreamsHeartbeatResult, respond: R
         shown += f" and {more} more" if more > 0 else ""
         respond(_with_detail(result, f"; Creation failed: {shown}."))
         return
-    # The member gets its tasks with its next heartbeat. Without this change clients would send that after 5 s.
+    # Shorten the heartbeat interval, because the member gets its tasks with its next heartbeat. Clients would otherwise
+    # send that after 5 s.
     interval_ms = min(result.heartbeat_interval_ms, UNSETTLED_HEARTBEAT_MS)
     respond(msgspec.structs.replace(result, heartbeat_interval_ms=interval_ms))
 

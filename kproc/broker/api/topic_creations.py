@@ -40,8 +40,9 @@ class TopicCreations:
         return self._missing[group_id][0] if group_id in self._missing else 0
 
     def remember(self, group_id: str, missing_hash: int, topics: Topics) -> Topics:
-        """Return a group's missing topics. `topics` is empty if the coordinator found that this Handler knows them.
+        """Store and return a group's missing topics. `missing_hash` is 0 if no topic is missing.
 
+        `topics` is empty if the coordinator found, by the hash, that this Handler has stored them.
         The result is empty if the Handler has discarded them, because more than 16 other groups came in between. The
         response to the next heartbeat then has them again.
         """
@@ -57,7 +58,10 @@ class TopicCreations:
         return topics
 
     def start(self, topics: Iterable[StreamsTopic], now_ns: int) -> list[StreamsTopic]:
-        """Return the topics to create now. The caller must pass all of them to `finish` later."""
+        """Return the topics that are neither being created nor in the back-off after a failure.
+
+        The caller must create all of them, and pass them to `finish` afterwards.
+        """
         self._discard_expired(now_ns)
         chosen = [
             topic
@@ -77,7 +81,7 @@ class TopicCreations:
             del self._failures[next(iter(self._failures))]
 
     def failures_of(self, topics: Iterable[StreamsTopic], now_ns: int) -> dict[str, str]:
-        """Return the reasons of the topics whose creation has just failed."""
+        """Return, by topic name, the reasons of creations that failed within the last BACKOFF_NS."""
         self._discard_expired(now_ns)
         failures = self._failures
         return {topic.name: failures[topic.name][1] for topic in topics if topic.name in failures}

@@ -116,9 +116,10 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 
 @_TXN_COMMIT.partition_handler
 def _verify_and_commit(services: Services, partition: int, item: Item, on_outcome: OnOutcome[int]) -> None:
-    """Append the offsets, at once if the transaction has begun in this partition, or else after verification.
+    """Append the offsets, at once if the transaction has begun in this partition or is not verified by the settings.
 
-    The transaction's coordinator must confirm that the partition belongs to an open transaction (KIP-890).
+    Otherwise the transaction's coordinator must first add the partition to the transaction, or confirm that it belongs
+    to an open one (KIP-890).
     """
     request: TxnCommitRequest = item.arguments
     producer, commit = request.producer, Item(item.name, request.commit)

@@ -104,7 +104,7 @@ def _entry(acl: Acl) -> Row:
 
 
 class AclChanges:
-    """Handler of CreateAcls and DeleteAcls. It validates them against an image's rules and has no state of its own."""
+    """Validates CreateAcls and DeleteAcls against an image's rules, and returns the records to write. Has no state."""
 
     __slots__ = ("_acls", "_new_id")
 

@@ -1,4 +1,4 @@
-"""Dynamic broker configs (KIP-226): which settings may change while the broker runs, and which do so at once.
+"""Dynamic broker configs (KIP-226): the settings that clients may change while the broker runs, and their validation.
 
 Precedence, highest first: this node's dynamic value, the cluster-wide dynamic value, what the broker was
 started with, the default.
@@ -88,7 +88,7 @@ TLS_SETTINGS: Final = frozenset(
 _STORES: Final = frozenset(("ssl.keystore.location", "ssl.truststore.location"))
 # Java's syntax of an integer; int() would also accept "1_0" and blanks.
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
-# Kafka allows only these keys with the prefix of an existing listener.
+# Besides TLS settings, only these settings can be changed with the prefix of a listener.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 
 
@@ -170,7 +170,10 @@ def check_settable(name: str, node: str) -> Setting:
 
 
 def normalize(row: Setting, text: str) -> str:
-    """Validate `text` and return it as it is stored and shown. Raise KafkaError(INVALID_REQUEST), as in Kafka."""
+    """Validate `text` and return it as it is stored, a secret in plain text.
+
+    Raises KafkaError(INVALID_REQUEST), as in Kafka, if it is invalid.
+    """
     value, problem = None, None
     try:
         value = parse_value(row.kind, text, row.name)

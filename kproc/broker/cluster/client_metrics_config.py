@@ -1,7 +1,7 @@
 """The configs of a client-metrics subscription (KIP-714, resource type 16).
 
-Subscriptions are stored and shown; clients are told an empty one (api/get_telemetry_subscriptions.py), because
-nothing here takes their metrics. The checks are Kafka's, code and words.
+Subscriptions are stored and shown. Clients get an empty subscription (api/get_telemetry_subscriptions.py), because
+kproc collects no metrics from clients. The checks are Kafka's, with its error codes and messages.
 """
 
 from __future__ import annotations

@@ -133,12 +133,13 @@ class ClientQuotas:
     ) -> Iterator[tuple[Entity, Mapping[str, float]] | None]:
         """Yield the entities that match a filter of DescribeClientQuotas, and None for each other entity.
 
-        strict: match only entities without further types, as in the request. Raises KafkaError for an invalid filter.
+        strict: match only entities that have no type besides those of the filter. Raises KafkaError for an invalid one.
         """
         exact, specified = _parse_filter(components)
         return (
             (entity, quotas) if _is_meant(dict(entity), exact, specified, strict=strict) else None
-            # The caller takes several duty cycles to list them, and a delta may change the dictionary in between.
+            # Copy the items, because the caller lists them over several duty cycles, and a delta may change the
+            # dictionary between two of them.
             for entity, quotas in list(self._entities.items())
         )
 
@@ -153,7 +154,7 @@ def _is_meant(names: dict[str, Any], exact: dict[str, Any], specified: Set[str],
 
 
 class QuotaChanges:
-    """Handler of AlterClientQuotas. It validates the request against an image's quotas and has no state of its own."""
+    """Validates AlterClientQuotas against an image's quotas, and returns the records to write. Has no state."""
 
     __slots__ = ("_quotas",)
 

@@ -67,7 +67,7 @@ def restrict(missing: Iterable[int]) -> None:
 
 
 class ConfigChanges:
-    """Handler of config changes. It validates them against an image, returns records, and has no state of its own."""
+    """Validates config changes against an image, and returns the records to write. Has no state of its own."""
 
     __slots__ = ("_check_tls", "_config", "_image")
 
@@ -103,7 +103,8 @@ class ConfigChanges:
                     changed[at] = self._alter_one(*key, changes, incremental)
             except KafkaError as error:
                 errors[at] = error
-        # Check the nodes' changes together, because a node's value overrides the one for all nodes.
+        # Check the values for this node and those for all nodes together. A node's value overrides the other one, so
+        # only both show what is in force.
         refused = self._refuse_together({node: after for node, (_, after, _) in brokers.items()})
         for node, refusal in refused.items():
             errors[brokers.pop(node)[0]] = refusal
@@ -115,7 +116,7 @@ class ConfigChanges:
         return {"responses": _rows_of(resources, errors)}, [] if body["validate_only"] else records
 
     def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
-        """Return a key that identifies the resource, because a broker's number can be written in several ways."""
+        """Return (type, name) of the resource. A broker's number is in one form, because Kafka accepts "+1" for "1"."""
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind == RESOURCE_BROKER:
             # Ignore the error, because the caller reports it when it handles the resource.
@@ -359,7 +360,7 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 def _check_list(name: str, operation: int, value: str) -> None:
     """Raise KafkaError for a list with an empty element, or with a repeated one unless it is appended.
 
-    Any list may be removed: an empty or unknown element of it removes nothing, as in Kafka.
+    SUBTRACT accepts any list: an empty or unknown element of it removes nothing, as in Kafka.
     """
     if operation == OP_SUBTRACT:
         return

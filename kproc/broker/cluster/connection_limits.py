@@ -12,7 +12,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 PER_IP: Final = "max.connections.per.ip"
 PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
-# Each of them applies to the broker and, with or without a prefix, to every listener: 0 would admit no client.
+# Each of these limits can be set for the broker and, with a listener's prefix, for one listener. 0 would admit no
+# client.
 LIMITS_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
 CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTENERS))
 

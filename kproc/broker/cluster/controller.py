@@ -205,6 +205,7 @@ class ControllerState:
     def _raise_leader_epochs(self, body: dict[str, Any]) -> Handled:
         """Raise leader epochs of a topic's partitions. Body: {"topic_id", "partitions", "at_least"}.
 
+        "at_least", which is optional, has the lowest allowed new epoch of each partition.
         The reply has "leader_epochs" in the order of "partitions".
         """
         topic = self._image.topic_by_id(body["topic_id"])

@@ -61,7 +61,10 @@ def creation_fields(owner: r.Name, requester: r.Name, code: ErrorCode, times: in
 
 
 class TokenChanges:
-    """Handler of changes of delegation tokens. It keeps the tokens' HMACs in memory, to find a token by its HMAC."""
+    """Validates changes of delegation tokens, and returns the records to write.
+
+    Its only state are the tokens' HMACs, by which requests name a token.
+    """
 
     __slots__ = ("_clock", "_config", "_ids_by_hmac", "_image", "_key", "_random_id")
 
@@ -115,7 +118,8 @@ class TokenChanges:
     def renew(self, body: dict[str, Any]) -> Handled:
         """Handle RenewDelegationToken. Body: {"requester", "hmac", "period"}.
 
-        The token then expires `period` ms from now, but not later than the broker's setting allows.
+        The token then expires `period` ms from now, but not later than delegation.token.expiry.time.ms and its maximum
+        lifetime allow. A period of 0 or less requests the longest time.
         """
         token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
         if token is None:

@@ -152,7 +152,7 @@ def describe_group(
 
 
 def _group_synonyms(row: group_config.GroupConfigRow, image: ClusterImage, config: Config) -> Synonyms:
-    """Return the sources of a group config's default: its broker setting, which kproc can lack."""
+    """Return the sources of a group config's default: of its broker setting, or Kafka's default if kproc lacks it."""
     if row.synonym in SETTINGS:
         return _broker_synonyms((row.synonym,), image, config)
     default = row.config.fixed_default
@@ -290,7 +290,10 @@ def _default(setting: Setting) -> str | None:
 
 
 def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
-    """Return the value in force and its source. `value` is the static value, in this setting's own unit."""
+    """Return the value in force and its source: a dynamic value if there is one, otherwise `value`.
+
+    `value` is the static value, in this setting's own unit.
+    """
     source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
     if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):
         return synonyms[0]["value"], source

@@ -23,7 +23,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class Feature(NamedTuple):
-    """A feature: the levels that can be set, and the level of a new cluster."""
+    """A feature: the levels that can be set, and `initial`, its level in a cluster that has no record of it."""
 
     name: str
     lowest: int
@@ -90,7 +90,10 @@ def levels_of_new_cluster() -> list[r.FeatureLevelSet]:
 
 
 def has_default_of_in_sync_replicas() -> bool:
-    """Return True if a new cluster stores min.insync.replicas as a dynamic default, for the eligible leaders."""
+    """Return True if a new cluster stores min.insync.replicas as a dynamic default.
+
+    Kafka does so since its new clusters elect eligible leaders (KIP-966).
+    """
     return _BY_NAME[METADATA_VERSION].highest >= _ELIGIBLE_LEADERS_SINCE
 
 

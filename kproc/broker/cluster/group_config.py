@@ -37,7 +37,7 @@ class GroupConfigRow(NamedTuple):
         return self.config.fixed_default if setting is None else config.wire_value(setting.name) or ""
 
     def clamp(self, text: str, config: Config) -> str:
-        """Return the value, or the bound that it exceeds."""
+        """Return `text`, or the nearer bound if its number is outside of the broker's bounds."""
         lowest, highest = self.bounds(config)
         if lowest is not None and int(text) < lowest:
             return str(lowest)

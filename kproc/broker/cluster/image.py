@@ -38,7 +38,7 @@ DELETED_TOPICS_MAX: Final = 10_000
 
 
 class PartitionImage(msgspec.Struct, gc=False):
-    """One partition's place: its row in the shared table and the Handler that writes it."""
+    """A partition: its index, its row (slot) in the shared partition table, its owner (a Handler), its leader epoch."""
 
     index: int
     slot: int
@@ -152,7 +152,8 @@ class ClusterImage:
         self.scram_users = ScramUsers()
         # (resource type, name) of groups and client-metrics subscriptions -> their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
-        # Levels that UpdateFeatures has set. Other features have the level of a new cluster (features.py).
+        # Levels from UpdateFeatures or from the cluster's creation. Any other feature has its `initial` level
+        # (features.py).
         self.feature_levels: dict[str, int] = {}
         # Slots 0..slots_used-1 were assigned at least once. `retired_slots` has the free ones among them, the oldest
         # first, as (slot, last generation).
@@ -332,7 +333,7 @@ class ClusterImage:
         self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
         self.deleted_topics[topic.topic_id] = topic.name
         self.unfinished_deletions.add(topic.topic_id)
-        # Discard the oldest, because the image and every snapshot would grow without limit.
+        # Discard the oldest. Otherwise the image and every snapshot would grow without limit.
         if len(self.deleted_topics) > DELETED_TOPICS_MAX:
             oldest = next(iter(self.deleted_topics))
             del self.deleted_topics[oldest]

@@ -19,7 +19,7 @@ BROKERS_DEFAULT: Final = -1  # In place of a number of partitions or replicas.
 
 
 class FoundBy(NamedTuple):
-    """The key type by which FindCoordinator finds a topic's coordinators, and the resource type that needs a right."""
+    """The key type by which FindCoordinator finds a topic's coordinators, and the ACL resource type it checks."""
 
     key_type: int
     resource: ResourceType

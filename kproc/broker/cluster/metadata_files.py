@@ -29,7 +29,10 @@ SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
 
 
 def is_missing(fs: Fs, data_directory: Path) -> bool:
-    """Return True if a data directory has neither a snapshot nor a nonempty log of metadata. Raises StorageFailure."""
+    """Return True if a data directory has no metadata: no snapshot, and no log but an empty one of version 0.
+
+    Raises StorageFailure.
+    """
     directory = data_directory / METADATA_DIRECTORY
     if not fs.exists(directory):
         return True
@@ -77,7 +80,10 @@ def version_in(name: str) -> int:
 
 
 def records_of(batch: bytes, path: Path) -> list[r.Record]:
-    """Decode the metadata records of a batch whose CRC was checked. Raise Corrupt for unknown records."""
+    """Decode the metadata records of a batch whose CRC was checked.
+
+    Raises Corrupt for a batch that cannot be decoded, and NewerRecord for a record of an unknown kind or layout.
+    """
     try:
         return [r.decode_record(record.value or b"") for record in decode_records(batch)]
     except KafkaError as error:

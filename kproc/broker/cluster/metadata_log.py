@@ -143,7 +143,7 @@ class MetadataLog:
             ) from error
 
     def append(self, records: Sequence[r.Record]) -> None:
-        """Append one delta's records and sync the file. Raise like `commit`, and FatalError if the sync fails."""
+        """Append one delta's records and sync the file. Raise like `commit`, and FatalError for any other error."""
         batch = self._batch(records, self.version)
         try:
             self._fs.write(self._descriptor, [batch], position=self._size)
@@ -383,7 +383,7 @@ class MetadataLog:
     def _adopt(self, descriptor: int, path: Path, size: int) -> None:
         """Close the present log file and append to this one from now on.
 
-        The caller has made its directory entry durable.
+        The caller makes its directory entry durable.
         """
         self.close()
         self._descriptor = descriptor

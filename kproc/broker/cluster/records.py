@@ -146,14 +146,14 @@ class ResourceConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 
 class FeatureLevelSet(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The finalised level of a feature (KIP-584), if it differs from the level of a new cluster."""
+    """The finalised level of a feature (KIP-584). Without this record it has its `initial` level (features.py)."""
 
     name: str
     level: int
 
 
 class ClientQuotaSet(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """One quota of an entity (see client_quotas.py): (type, name) pairs sorted by type; None removes it."""
+    """One quota of an entity, which is (type, name) pairs sorted by type (client_quotas.py). Value None removes it."""
 
     entity: tuple[tuple[str, str | None], ...]
     key: str

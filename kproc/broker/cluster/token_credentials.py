@@ -1,7 +1,7 @@
 """TokenCredentials: what a login by delegation token is checked with (KIP-48): SCRAM, with the token's id as the name.
 
-The password is the token's secret in base64. The credential follows from it by PBKDF2, 4096 rounds as in Kafka, which
-take a few milliseconds: at the first login with a token here, and then it is kept.
+The password is the token's secret in base64. The credential follows from it by PBKDF2, with 4096 rounds as in Kafka,
+which takes a few milliseconds. A Handler computes it at the first login with a token, and caches it.
 
 Anybody can request the salt of any name before a login. Salts are therefore derived from a secret of this Handler and
 never from delegation.token.secret.key, which could otherwise be guessed offline. A token id has the same salt before
@@ -56,8 +56,8 @@ class TokenCredentials:
     def find(self, kind: ScramKind, token_id: str) -> FoundCredential:
         """Return the credential of a token, with its owner and expiry.
 
-        For an unknown or expired token return a fake credential of the same shape, so that a client cannot find out
-        which tokens exist.
+        For an unknown or expired token return a fake credential that looks like a real one, so that a client cannot
+        find out which tokens exist.
         """
         token = self._tokens().get(token_id)
         # A broker without tokens, an unknown token and an expired token must look alike to a client.

@@ -51,9 +51,9 @@ class PendingTopics:
 
 
 class TopicChanges:
-    """Handler of topic changes. It validates them against an image and returns records.
+    """Validates topic changes against an image, and returns the records to write.
 
-    Its only state are the clients' mutation quotas, and whether it has logged that it reduces replication factors.
+    Its state: the clients' mutation quotas, and a flag that it has logged a reduced replication factor.
     """
 
     __slots__ = ("_config", "_has_logged_factor", "_image", "_new_topic_id", "_quotas")
@@ -412,7 +412,10 @@ def problem_with_factor(factor: int, config: Config) -> str | None:
 
 
 def problem_with_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
-    """Return an error unless the partition is assigned to this broker, once, and to no other."""
+    """Return an error unless the partition is assigned to this broker, once, and to no other.
+
+    With kproc.clamp.replication.factor any assignment but an empty one is valid.
+    """
     if not broker_ids:
         why = "an empty replica list."
     elif config.kproc_clamp_replication_factor:

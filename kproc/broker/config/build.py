@@ -179,9 +179,10 @@ def _parse_own(name: str, raw: object, row: Setting) -> Any:
 
 
 def _warn_of_unknown(name: str, origin: str, table: Mapping[str, Setting], *, allows_unknown: bool) -> str:
-    """Return the warning for a setting of Kafka's that has no effect. Raise ConfigError for any other name.
+    """Return the warning for a name without effect: a setting of Kafka's, or one that kproc has removed.
 
-    Another name is probably a typing error, which would otherwise go unnoticed.
+    Any other name is probably a typing error, which must not go unnoticed. Raise ConfigError for it unless
+    `allows_unknown`.
     """
     # Settings of Kafka must not keep the broker from starting, so that a server.properties can be used as it is.
     if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
@@ -394,7 +395,10 @@ def _check_role_counts(config: Any) -> None:
 
 
 def _check_inter_broker(config: Any) -> None:
-    """Raise ConfigError if the named listener does not exist. Unlike Kafka, kproc does not require one."""
+    """Raise ConfigError if inter.broker.listener.name is no advertised listener, or its protocol is set, too.
+
+    Unlike Kafka, kproc requires no such listener.
+    """
     name, given = config.inter_broker_listener_name, config.explicit_settings
     if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= given and name:
         raise ConfigError(

@@ -177,7 +177,7 @@ def enabled_mechanisms(config: Any, listener: str) -> tuple[str, ...]:
 
 
 def jaas_options(config: Any, listener: str, mechanism: str) -> dict[str, str]:
-    """Return the options of a mechanism's JAAS line, or {} if no line is set. Raises JaasError."""
+    """Return the options of a mechanism's JAAS line, or {} if no line is set for the mechanism. Raises JaasError."""
     secret: Secret | None = sasl_value(config, listener, mechanism, "sasl.jaas.config")
     line = parse_jaas(secret.reveal()) if secret is not None else JaasLine(LOGIN_MODULES[mechanism], {})
     if line.module == LOGIN_MODULES[mechanism]:
@@ -189,7 +189,7 @@ def jaas_options(config: Any, listener: str, mechanism: str) -> dict[str, str]:
 
 
 def listeners_without_users(config: Any, *, has_users: bool) -> list[str]:
-    """Return the listeners that offer only SCRAM if no SCRAM user exists. No client can log in there."""
+    """Return the listeners on which no client can log in: those that offer only SCRAM, or [] if SCRAM users exist."""
     if has_users:
         return []
     return [

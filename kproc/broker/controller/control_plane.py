@@ -1,4 +1,4 @@
-"""ControlPlane: handler of the control listener's requests. That listener's Processor is linked with the controller.
+"""ControlPlane: handles the control listener's requests. That listener's Processor is linked with the controller.
 
 No Handler and no ring of the data plane takes part, so the control listener works while those are saturated. It
 handles the APIs that administrators need (SERVED), with the dispatch and registry of the Handlers. ApiVersions lists
@@ -69,7 +69,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class ControlPlane:
-    """Handler of the control listener's requests. Every controller has one, also without a control listener."""
+    """Handles the control listener's requests. Every controller has one, also without a control listener."""
 
     def __init__(self, plan: BrokerPlan, controller: Controller) -> None:
         self._controller = controller
@@ -119,7 +119,7 @@ class ControlPlane:
         self._divided.clear()
 
     def work(self) -> int:
-        """Read and handle requests while fewer than 20 are in progress."""
+        """Read and handle requests while fewer than 20 are in progress. Return 0 if there was nothing to do."""
         peer = self._peer
         if peer is None:
             return 0

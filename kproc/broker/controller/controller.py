@@ -153,11 +153,11 @@ class Controller(LinkedRole):
         self._calls.send(self._outbox(owner), owner, call, body, on_reply)
 
     def send_to_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /) -> None:
-        """Send a request to the cleaner."""
+        """Send a call to the cleaner. `on_reply` gets the reply, or Lost if the cleaner has ended."""
         self._calls.send(self._outbox(CLEANER), CLEANER, call, body, on_reply)
 
     def attach(self, link: Link) -> None:
-        """Send a snapshot of the metadata to a role that has started. From then on the role gets deltas."""
+        """Link a role that has started. A Handler or the cleaner gets a snapshot of the metadata, and then deltas."""
         super().attach(link)
         if link.peer == CONTROL_PROCESSOR:
             # The control listener's Processor gets no deltas, because it has no image.

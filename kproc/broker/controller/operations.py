@@ -58,7 +58,7 @@ _LOST: Final = "the controller's request to the supervisor was lost; try again"
 
 
 _REMEMBERED: Final = 16  # Finished changes that are kept because a client may still ask for their result.
-_WAITING_MAX: Final = 16  # Most changes that wait for an earlier one.
+_WAITING_MAX: Final = 16  # Maximum number of changes that wait for an earlier one.
 
 
 class OperationFailed(Exception):
@@ -311,7 +311,10 @@ class Operations:
             self._start_scale()
 
     def set_log_levels(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Set log levels: {"levels": {logger: level or None}}. Answered when every role has set them."""
+        """Set log levels: {"levels": {logger: level}}, with None for the level of its parent.
+
+        The answer comes when every role has set them.
+        """
         self._ask(LOG_LEVELS, body, on_reply)
 
     # -- connections -------------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ class FaultControl:
     def _add(self, request: HandlerRequest, operation: AddFault, on_reply: OnReply) -> None:
         rule = operation.rule
         validate(rule)
-        # The rule would never act, and a test would succeed without having tested anything.
+        # Reject fail-sync on a broker that never syncs. The rule would never act, and a test would succeed without
+        # having tested anything.
         if rule.action == "fail-sync" and not self._services.config.waits_for_sync:
             raise InvalidRule(
                 "this broker never syncs its logs: start it with kproc.flush=group for fail-sync"

@@ -91,7 +91,7 @@ def _failed_fetch(index: int, code: ErrorCode) -> Fields:
 
 
 def _split(names: RequestNames, matcher: Matcher) -> tuple[Fields, Fields | None]:
-    """Divide a request: return (the rows that fail, the rows that are handled). The second is None if all rows fail."""
+    """Divide a request into (one with the rows that fail, one with the other rows, or None if all rows fail)."""
     fields = names.fields
     array = next((name for name in TOPIC_ARRAYS if isinstance(fields.get(name), list)), None)
     if array is None or not matcher.names_topic:

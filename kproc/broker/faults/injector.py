@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ActiveRule:
-    """A rule with its open counter."""
+    """A fault rule with its conditions (Matcher), its Schedule and its open counter."""
 
     def __init__(self, rule_id: int, rule: FaultRule, files: RuleFiles) -> None:
         self.id = rule_id
@@ -106,7 +106,7 @@ class FaultInjector:
                 try:
                     self._rules[rule_id] = ActiveRule(rule_id, rule, self._files)
                 except FileNotFoundError:
-                    continue  # Removed meanwhile. The call about that is on its way.
+                    continue  # Another Handler has removed the rule. Its call for a further reload is on its way.
         self._check_switch()
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class FaultInjector:
         self._release_division(request)
 
     def _release_division(self, request: HandlerRequest) -> None:
-        """Let a divided request run without parking its connection, as ClientRequests would do with `newest`."""
+        """Let a divided request run without parking its connection. ClientRequests would park it by `newest`."""
         divided = self._services.clients.divided
         if divided.newest is not None and divided.newest.request is request:
             request.when_gone(divided.newest.stop)

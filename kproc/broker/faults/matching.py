@@ -149,7 +149,7 @@ def _rows_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str 
 
 
 def matches_name(pattern: str | None, names: Iterable[str]) -> bool:
-    """Return True if a name equals the pattern, or begins with it if the pattern ends with `*`."""
+    """Return True if a name equals the pattern, or begins with the text before its final `*`. None matches always."""
     if pattern is None:
         return True
     if pattern.endswith("*"):

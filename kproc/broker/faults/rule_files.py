@@ -25,7 +25,7 @@ from kproc.broker.calls.own_operations import FaultRule
 from kproc.broker.storage.format import FAULT_RULE_SUFFIX, FAULTS_DIRECTORY
 
 RULES_MAX: Final = 100
-"""Most rules at a time. Each open rule holds a descriptor in each Handler."""
+"""Maximum number of rules at a time. A rule about requests holds a descriptor in each Handler, for its counter."""
 _IDS: Final = "ids"
 _LEASE_SUFFIX: Final = ".lease"
 _MODE: Final = 0o700
@@ -70,7 +70,7 @@ class RuleFiles:
         return True
 
     def keep(self, rule_id: int) -> None:
-        """Keep a rule when its connection ends."""
+        """Let a rule outlive the connection with whose end it would be removed."""
         (self._path / f"{rule_id}{_LEASE_SUFFIX}").unlink(missing_ok=True)
 
     def leased_by(self, connection_ids: Collection[int]) -> list[int]:
@@ -111,7 +111,7 @@ class RuleFiles:
         return Counter(self._path / f"{rule_id}.count", may_create=False)
 
     def matches(self, rule_id: int) -> int:
-        """Return the number of requests that a rule has matched, or 0 if it was removed."""
+        """Return the number of requests, or writes and syncs, that a rule has matched; 0 if the rule was removed."""
         try:
             return (self._path / f"{rule_id}.count").stat().st_size
         except FileNotFoundError:

@@ -290,7 +290,7 @@ class BrokerFigures:
         return start, max(start, end)
 
     def untouched_bytes(self, topic_name: str, index: int) -> int:
-        """Return the size in bytes of a log that no Handler has opened."""
+        """Return the size in bytes of a log, if no Handler had opened it when it was measured, or else 0."""
         return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
 
     def groups(self) -> list[Group]:

@@ -78,7 +78,7 @@ def log_figures(directory: str) -> LogFileFigures:
 
 
 def _first_timestamp(path: str) -> int:
-    """Return the timestamp of a segment's first record in ms, or -1 if the file cannot be read."""
+    """Return the timestamp of a segment's first record in ms, or -1 if the file cannot be read or has no batch."""
     try:
         with open(path, "rb", buffering=0) as file:
             head = file.read(HEADER_BYTES)

@@ -1,7 +1,7 @@
 """NetworkFigures: Kafka's metrics of the network layer, from the roles' rows in the slab.
 
-Idle and blocked shares cover the last ten seconds: `look` takes a sample once a second. Counters are sums over all
-roles that have ever run, those that have left included. Times come from the timed requests only
+Idle and blocked shares cover the last ten seconds: `sample` takes a sample once a second. Counters are sums over all
+roles that have run since the broker's start, also those that have ended. Times come from the timed requests only
 (processor/timed_requests.py); the counts of requests and errors cover all requests.
 """
 

@@ -266,7 +266,7 @@ def real_uid(pid: int) -> int:
 
 
 def _pss(pid: int) -> tuple[int, int]:
-    """Return the PSS of a process and its shared-memory part, in bytes. Both are 0 if it has ended."""
+    """Return the PSS of a process and its shared-memory part, in bytes. Both are 0 if they cannot be read."""
     pss = shmem = 0
     try:
         # smaps_rollup has the sums over all mappings, which smaps lists one by one (Linux 4.14). PSS divides each
