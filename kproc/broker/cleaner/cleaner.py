@@ -59,7 +59,7 @@ _PARTITIONS_PER_PASS: Final = 64
 class Cleaner(LinkedRole):
     """The cleaner role: retention, compaction, checkpoints, and the removal of deleted directories.
 
-    One process per broker runs it.
+    One per broker.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """CompactionSurvey: finds the log to compact next, and remembers the logs that must not be compacted now.
 
-A survey reads rows of the partition table, names and sizes of files, and no record. It yields between some partitions,
-because one of many partitions would exceed the slice, and the cleaner would seem to hang.
+A survey reads rows of the partition table, names and sizes of files, and perhaps the first batch header of segments. It
+yields between some partitions, because a survey of many partitions takes longer than a slice of the cleaner's work.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Compactor:
                 self.survey.mark_uncleanable(topic, partition.index, problem)
 
     def _send_request(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
-        """Send a call to the owner and wait. Returns its reply, or None if the partition does not exist any more."""
+        """Call the partition's owner and wait. Return the reply, Lost if the owner ended, or None if it was deleted."""
         partition = self._image().partition(body.topic, body.partition)
         if partition is None:
             return None
@@ -212,7 +212,10 @@ class Compactor:
     # -- one log -----------------------------------------------------------------------------------------------
 
     def _compact(self, topic: TopicImage, index: int) -> Steps:
-        """Run passes over one log until its whole compactable section is clean."""
+        """Run passes over one log until its whole compactable section is clean.
+
+        Postpone the log if the owner rejects a call, or if too little of the log can be compacted.
+        """
         has_begun = False
         while True:
             # Ask before each pass, because the last pass has swapped segments and the log may have grown since.

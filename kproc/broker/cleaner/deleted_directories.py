@@ -48,7 +48,7 @@ class DeletedDirectories:
         self.next_ns: int | None = None  # Time of the next `remove_due`. None: nothing waits.
 
     def add(self, topics: Iterable[TopicImage]) -> None:
-        """Remove the directories of these topics, which were deleted just now, after their delay."""
+        """Schedule the removal of these deleted topics' directories, file.delete.delay.ms (at least 1 s) from now."""
         due_ns = self._delayed_ns()
         for topic in topics:
             self._topics.append((due_ns, topic))

@@ -92,7 +92,7 @@ class DelayedFetch(DelayedOperation):
     def _is_beyond_limit(self) -> bool:
         """Return True if the Fetch must not wait, because it would need too much memory.
 
-        One with a log that is not open waits all the same. Otherwise it would be read again without a pause.
+        A Fetch of a log that is not open waits all the same. Otherwise it would be read again without a pause.
         """
         has_logs = all(read.end >= 0 or read.error for read in self.reads)
         return has_logs and self._services.owner.purgatory.watch_count + len(self.parts) > _WATCHES_MAX

@@ -172,7 +172,7 @@ class FetchFastPath:
         return True
 
     def _park(self, request: HandlerRequest, correlation: bytes, read: PartitionRead) -> None:
-        """Park a request until its partition has more records than `read` has found."""
+        """Park a request, whose first read is `read`, until its partition has min.bytes or max.wait.ms is over."""
         services, (topic, _) = self._fetches.services, self._found
         # A copy, because the next request of the connection overwrites the offset in `_wanted`.
         part = FetchPart(topic.name, topic.topic_id, replace(self._wanted))
@@ -229,7 +229,7 @@ class FetchFastPath:
         return False
 
     def repeats(self, record: memoryview) -> bool:
-        """Return True if a record has the learned form. It then fell back for another reason, such as an error."""
+        """Return True if a record has the learned bytes, so that it fell back for another reason, such as an error."""
         return len(record) == self._record_bytes and self._unpack(record)[4::2] == self._expected[1:]
 
 

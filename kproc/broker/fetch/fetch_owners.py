@@ -30,9 +30,9 @@ Watch = tuple[int, int]  # Identifies a call at an owner: the index of the calli
 
 
 class PartsToRead(ForOwner):
-    """A call to read partitions. The owner replies when the reads have `bytes_min` bytes, or at `deadline_ns`.
+    """A call to read partitions. The owner replies at `bytes_min` bytes, an error, or the deadline.
 
-    The deadline is a time of the monotonic clock, which all processes of a host share.
+    `deadline_ns` is a time of the monotonic clock, which all processes of a host share.
     """
 
     watch: Watch

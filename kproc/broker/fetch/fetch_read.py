@@ -47,7 +47,7 @@ def failed_read(code: int) -> PartitionRead:
 def _not_yet(start: int, end: int) -> PartitionRead:
     """Return an empty read without an error for a log that is still in transfer or recovery.
 
-    Its arrival or first sync wakes the Fetch like an append. -1: unknown offset.
+    The end of the transfer, or the log's first sync, wakes the Fetch like an append. -1: unknown offset.
     """
     return PartitionRead(0, start, end, -1, (), 0)
 
@@ -80,7 +80,7 @@ def read_partition(
         if state.unconfirmed and owned.is_recovering:
             return _not_yet(-1, -1)
         high_watermark = state.high_watermark
-        # There is nothing to read, or earlier partitions have used up the limit. In both cases the log is not read.
+        # There is nothing to read, or earlier partitions of the request have used up the limit.
         if offset == high_watermark or (
             limit <= 0 and not minimum_one and state.start_offset <= offset <= state.end_offset
         ):

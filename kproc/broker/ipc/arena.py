@@ -22,8 +22,8 @@ from kproc.broker.ipc.layout import PAGE_BYTES, align
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.common.errors import FatalError
 
-# Bytes at the low end that stay allocated between frames, so that steady traffic causes no page faults. This is room
-# for eight frames of 1 MB in work.
+# Bytes at the low end that stay allocated between frames, so that steady traffic causes no page faults: enough for
+# eight frames of 1 MB at a time.
 WARM_BYTES: Final = 8 << 20
 
 

@@ -36,7 +36,7 @@ assert list(REGION_HEADER.word.values()) == list(range(6)), "the header is packe
 
 
 class RegionKind(IntEnum):
-    """The content of a payload. Append; never reuse a number."""
+    """The content of a region's payload. Add new kinds at the end, and never reuse a number."""
 
     LINK = 1
     ARENA = 2

@@ -264,7 +264,7 @@ class RingProducer(_RingEnd):
         return count
 
     def untaken(self) -> list[tuple[int, bytes]] | None:
-        """Return copies of the records that the consumer never took, published or not.
+        """Return copies of the records that the consumer never polled, published or not.
 
         Return None unless the consumer has ended in order: after a crash it is unknown which records it has processed.
         """

@@ -121,7 +121,7 @@ class AppendQueue:
                 self._fail(owned, queued, error)
 
     def _pause(self, owned: OwnedPartition, queued: QueuedBatches, paused: InspectionPaused) -> None:
-        """Respond to the batches that were appended. Copy the others, whose views end with this duty cycle.
+        """Respond to the batches that were appended. Copy the others: their views are valid only in this duty cycle.
 
         If too many bytes are paused already, fail the others instead.
         """

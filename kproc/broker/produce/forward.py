@@ -38,9 +38,10 @@ class ReturnedRecords(ForOwner):
 
 
 class ProduceResults(Reply):
-    """Results of a forwarded Produce. Only those of the last reply count, the one that is not `is_open`.
+    """Results of a forwarded Produce. Use only those of the last reply: earlier ones are `is_open` and return records.
 
-    `returned` holds the records of one partition that has moved, for the sender to route again.
+    `returned` holds the records of one partition that has moved, for the sender to route again. The last reply has None
+    as the result of each partition whose records were returned.
     """
 
     results: list[Result | None]
@@ -105,7 +106,7 @@ class ForwardedProduce(PendingProduce):
         return (ForwardedPart(self, at) for at in range(len(self.answers)))
 
     def fail(self) -> None:
-        """Reply as if this Handler had died, because it is unknown which records are in the log."""
+        """Reply as if this Handler had died: the sender closes the connection. It is unknown what the log contains."""
         # None is sent as the death of this Handler. The sender then closes the connection, because neither
         # success nor an error would be true.
         self._on_reply(None)

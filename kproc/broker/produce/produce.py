@@ -69,10 +69,10 @@ _RemotePart = tuple["ProduceTarget", int, int, "PartitionKey"]
 
 
 def _has_zstd(records: memoryview) -> bool:
-    """Return True for a batch of version 2 with zstd.
+    """Return True for a batch of version 2 that is compressed with zstd.
 
-    Older formats have other bytes in this place. They are rejected by their format, as in Kafka
-    (ProduceRequest.validateRecords).
+    Older formats have other fields at the offset of the attributes. Their batches are rejected for their format, as in
+    Kafka (ProduceRequest.validateRecords).
     """
     return (
         len(records) > ATTRIBUTES_AT
@@ -84,7 +84,8 @@ def _has_zstd(records: memoryview) -> bool:
 def _error_before_acks(version: int, records: memoryview | None) -> int:
     """Return the error code of a partition in a request with invalid acks.
 
-    Kafka validates the batch's shape and codec before acks (ProduceRequest.validateRecords), so their errors win.
+    Kafka checks before acks that there is one batch of version 2 with a permitted codec, so those errors win
+    (ProduceRequest.validateRecords).
     """
     try:
         check_one_batch(records if records is not None else b"")
@@ -207,9 +208,9 @@ class RecordRouter:
         target: ProduceTarget,
         version: int,
     ) -> OwnedPartition | None:
-        """Queue records for a partition of this Handler, and return the open partition.
+        """Queue records for a partition of this Handler, or let TransactionalProduce verify them. Return the partition.
 
-        Return None if nothing was queued: the records were rejected, and `target` has the error, or they wait until the
+        Return None if the records were rejected before that, and `target` has the error, or if they wait until the
         partition's log is transferred to this Handler or opened.
         """
         if records is None or len(records) == 0:
@@ -237,7 +238,7 @@ class RecordRouter:
         return owned
 
     def _on_ready(self, deferred: DeferredRecords, is_ready: bool) -> None:
-        """Route records whose partition has been transferred to this Handler. `is_ready` is False after a timeout."""
+        """Route records whose partition can be tried again, or fail them if `is_ready` is False, after a timeout."""
         if is_ready:
             self.route(deferred)
         else:
@@ -331,7 +332,7 @@ class RecordRouter:
             self._append(topic, partition, records, part, version)
 
     def route(self, deferred: DeferredRecords) -> None:
-        """Route records that were parked or returned to the present owner of their partition."""
+        """Route parked or returned records to the Handler that owns their partition now."""
         topic_id, index, records, target, version = deferred
         found = self._find(None, topic_id, index)
         if isinstance(found, int):  # The topic was deleted meanwhile.
@@ -385,7 +386,7 @@ class RecordRouter:
     def on_settled(self, reply: ForwardReply) -> None:
         """Close a forwarded call whose partitions are all decided or routed again.
 
-        Route the records of a ReorderGuard that waited for this call last.
+        Route the records behind each ReorderGuard for which this was the last open call.
         """
         del self._open_forwards[reply]
         for guard in reply.guards:

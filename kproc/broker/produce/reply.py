@@ -44,7 +44,7 @@ _RESPONSES_MAX: Final = 256  # Responses in one SENDS record, which must fit int
 
 
 def failed(index: int, code: int, message: str | None = None) -> Result:
-    """Return the result of a partition whose records were not stored."""
+    """Return a partition's result with the error `code`. Its offsets and append time are -1."""
     return (index, int(code), -1, -1, -1, message, ())
 
 
@@ -94,7 +94,7 @@ produce_template: Final = lru_cache(_TEMPLATES_KEPT)(ProduceTemplate)
 
 
 class ProduceTarget(Protocol):
-    """The receiver of the result of one partition's records."""
+    """The receiver of one partition's result. It sends the response when the request's last partition has a result."""
 
     @property
     def acks(self) -> int: ...
@@ -223,7 +223,7 @@ class PendingProduce(Join[Result | None]):
         return (Part(self, at) for at in range(len(self.answers)))
 
     def fail(self) -> None:
-        """Mark every undecided partition as failed."""
+        """Give every undecided partition the result LOST, so that the client's connection is closed."""
         for at, result in enumerate(self.answers):
             if result is None:
                 self.add(at, failed(-1, LOST))
@@ -268,7 +268,10 @@ class DecideWhenSynced:
 
 
 class SendWhenDecided:
-    """Sends the response to a request of any shape when all its partitions have results."""
+    """Responds to a request of several partitions, or of none, when all have results.
+
+    For acks=0 and LOST there is no response.
+    """
 
     __slots__ = ("_acks", "_context", "_topics")
 

@@ -115,7 +115,7 @@ class _ParkedBatches:
         return self.owned, self.producer.producer_id
 
     def reject(self, code: int) -> None:
-        """Fail all batches with `code`. If one were appended, the log would reject the retries of the others."""
+        """Fail all batches with `code`. If a later one were appended, the log would reject retries of the others."""
         for deferred in self.batches:
             deferred.fail(*_error_for_producer(code, deferred.version))
 
@@ -126,7 +126,7 @@ class _ParkedBatches:
 
 
 def _error_for_producer(code: int, version: int) -> tuple[int, str | None]:
-    """Translate a coordinator's error for a producer of that Produce version. Return the code and a message.
+    """Translate a coordinator's error for a producer that uses this version of Produce. Return the code and a message.
 
     The codes and messages are those of Kafka's ReplicaManager.
     """
@@ -136,8 +136,8 @@ def _error_for_producer(code: int, version: int) -> tuple[int, str | None]:
     if code in _UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         why = "Unable to verify the partition has been added to the transaction. Underlying error: "
         return ErrorCode.NOT_ENOUGH_REPLICAS, why + ErrorCode(code).name
-    # KIP-588: in a Produce response INVALID_PRODUCER_EPOCH means the same, and the client aborts instead of
-    # failing for ever.
+    # KIP-588: in a Produce response INVALID_PRODUCER_EPOCH means that the producer was fenced, too. The client then
+    # aborts its transaction, while PRODUCER_FENCED would be fatal for it.
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH, None
     # KIP-890 gave TRANSACTION_ABORTABLE to clients from Produce 11 on. Older ones know INVALID_TXN_STATE

@@ -97,7 +97,7 @@ class PassFacts(NamedTuple):
 class CompactionPass:
     """One compaction pass over a log.
 
-    Call map_keys(), then rewrite() and finish() for each group of the segments before `end_offset`.
+    Call map_keys(), then rewrite() and finish() for each group of the segments before `compacted_end`.
     """
 
     def __init__(
@@ -136,13 +136,16 @@ class CompactionPass:
 
     @property
     def key_count(self) -> int:
-        """The number of keys in the dirty section."""
+        """The number of different keys from the first dirty offset to `compacted_end`."""
         return len(self._map)
 
     # -- first reading ---------------------------------------------------------------------------------------
 
     def map_keys(self) -> Iterator[int]:
-        """Store the newest offset of each key, from the first dirty offset on."""
+        """Store the newest offset of each key from the first dirty offset on, until the memory is full.
+
+        Yields the number of bytes that it has read.
+        """
         facts, key_map = self._facts, self._map
         # Skip aborted transactions that ended before the dirty section. Their producers may have committed later
         # transactions.

@@ -190,7 +190,7 @@ class CleanedSegment:
                 index.close()
 
     def remove(self) -> None:
-        """Remove the files, because the owner rejected the swap, or because the pass failed before it."""
+        """Close and remove the files, because the pass failed or no swap is needed."""
         self.close()
         for suffix in SWAPPED_SUFFIXES:
             self._fs.unlink(self.path(suffix))
@@ -210,7 +210,7 @@ def deleted_files(directory: Path, base_offset: int) -> list[Path]:
 
 
 def finish_swaps(fs: Fs, directory: Path) -> list[str]:
-    """Complete a swap that a crash interrupted in step 2 or 3, or undo one that it interrupted before.
+    """Complete the swaps of compacted segments that a crash interrupted, or undo those without a .log.swap file.
 
     Returns the names in the directory afterwards, so that the caller needs no second listing: after a crash thousands
     of logs are opened.
@@ -244,10 +244,10 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
-    """Finish a swap for which a crash left a .log.swap file: remove the remaining old segments, then take step 3.
+    """Finish a swap for which a crash left a .log.swap file: remove the old segments, then rename .swap to final names.
 
     If the .log.swap file is damaged, the oldest old segment decides. If it exists, all old segments exist: do nothing,
-    and the caller removes the file. If it is missing, the crash came in step 3: finish its renames.
+    and the caller removes the .log.swap file. If it is missing, the crash came during the last renames: finish them.
     """
     end_offset = _read_swap_end(fs, directory, base)
     if end_offset is None:
@@ -255,8 +255,8 @@ def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
             # The .swap file is damaged. The oldest segment is the first one that a swap renames to .deleted, and it
             # still exists, so all old segments still exist. Undo the swap.
             return
-        # The .swap file is damaged, and the oldest old segment is removed already. Take it that the crash came in step
-        # 3, and finish its renames.
+        # The .swap file is damaged, and the oldest old segment is removed already. Assume that the crash came during
+        # the renames from .swap to the final names, and finish them.
         end_offset = base
     logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
     names = fs.list_directory(directory)

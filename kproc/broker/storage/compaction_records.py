@@ -213,7 +213,7 @@ class Survivors:
     """Decides which records stay, by the keys of the dirty section that compaction_map.py collected.
 
     A record before `first_dirty` stays if the dirty section does not have its key. A record up to `latest` stays if it
-    is the newest of its key. A record behind `latest` always stays.
+    is the newest of its key. A record behind `latest` always stays. Up to `latest` records without a key are removed.
     """
 
     __slots__ = ("first_dirty", "flags", "latest", "newest")

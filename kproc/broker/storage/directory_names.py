@@ -1,6 +1,7 @@
 """The names of the files in a partition's directory: files of segments, and files that a crash has left over.
 
-Recovery calls this before it opens any segment. A power loss can keep some changes of names and lose others.
+Recovery calls these functions before it opens any segment, because a power loss can keep some changes of names and lose
+others.
 """
 
 from __future__ import annotations

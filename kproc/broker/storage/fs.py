@@ -42,7 +42,7 @@ _EXT4: Final = 0xEF53
 # Flag of fallocate: keep the file's size. Otherwise the file would end behind the reserved blocks, and recovery would
 # take that for the end of the records.
 _FALLOC_KEEP_SIZE: Final = 1
-_FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reserved at once.
+_FREE_SHARE: Final = 64  # At most 1/64 of the free disk space is reserved at once.
 
 # Bytes of one read of a small file. A shorter result means the end of the file.
 _SMALL_BYTES: Final = 1 << 16

@@ -71,7 +71,7 @@ class _SortedFile:
         return first, second
 
     def _narrow(self, target: int, *, column: int) -> tuple[int, int]:
-        """Return (low, high): at least `low` and at most `high` entries have a column <= target."""
+        """Return (low, high): at least `low` and at most `high` entries have a number <= target in this column."""
         low, high = 0, self.count
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -279,7 +279,7 @@ class TimeIndex(_SortedFile):
         return True
 
     def floor(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the last (timestamp, offset) at or before a timestamp, or None.
+        """Return the last (timestamp, offset) at or before a timestamp, or None if all entries are later.
 
         The batch that ends at the offset has this timestamp, and no earlier record has a larger one.
         """

@@ -35,9 +35,10 @@ def rewind_indexes(fs: Fs, segment: LogSegment, believed_end: int) -> int:
 
 
 def has_right_times(fs: Fs, segment: LogSegment) -> bool:
-    """Return True if no batch behind the last index entry is later than the last entry of the time index.
+    """Return True if the last entry of the time index is right: no batch behind the last index entry is later.
 
-    Retention and searches by time trust that entry, and skip a segment without reading its records.
+    The entry must also have the timestamp and offset of an existing batch. Retention and searches by time trust it, and
+    skip a segment without reading its records.
     """
     if not _has_right_last_time(fs, segment):
         return False
@@ -52,7 +53,7 @@ def has_right_times(fs: Fs, segment: LogSegment) -> bool:
 
 
 def _has_right_last_time(fs: Fs, segment: LogSegment) -> bool:
-    """Return True if the last entry of a time index has the timestamp and offset of an existing batch."""
+    """Return True if a time index is empty, or its last entry has the timestamp and offset of an existing batch."""
     last = segment.time_index.last()
     if last is None:
         return True
@@ -64,7 +65,7 @@ def _has_right_last_time(fs: Fs, segment: LogSegment) -> bool:
 
 
 def _next_header(fs: Fs, segment: LogSegment, position: int, offset: int) -> Header | None:
-    """Return the header of the first batch from a position on that ends at an offset or behind it."""
+    """Return the header of the first batch from a position on that ends at or behind an offset, or None without one."""
     headers = walk_headers(fs, segment.descriptor(), position, segment.size, chunk_bytes=LOOKUP_CHUNK_BYTES)
     return next((header for _, header in headers if last_offset_of(header) >= offset), None)
 

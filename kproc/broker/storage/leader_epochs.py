@@ -21,7 +21,7 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch that has an entry, or -1."""
+        """The newest epoch that has an entry, or -1 without entries."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     @property
@@ -78,7 +78,8 @@ class LeaderEpochs:
     def find_end_offset(self, epoch: int, *, log_end: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest epoch <= `epoch`, or (-1, -1) for a newer one than every entry.
 
-        These are the rules of OffsetsForLeaderEpoch (KIP-279). An epoch ends where the next one begins.
+        These are the rules of OffsetsForLeaderEpoch (KIP-279). An epoch ends where the next one begins. An epoch older
+        than every entry is returned itself, with the offset where the oldest entry begins.
         """
         # KIP-279: for an epoch that this log has never had, the client must not truncate by a guess.
         if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:

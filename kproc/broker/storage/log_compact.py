@@ -80,7 +80,7 @@ class SegmentSwap:
         )  # fmt: skip
 
     def _find_run(self, old: Sequence[SegmentIdentity]) -> int:
-        """Return the number of the first of these segments.
+        """Return the position of the first of these segments in the log's list of segments.
 
         Raises SwapRefused if they are not adjacent sealed segments any more.
         """
@@ -129,10 +129,10 @@ class SegmentSwap:
             raise SwapRefused(str(failure)) from failure
 
     def _put_in_place(self, number: int, count: int, base: int) -> None:
-        """Take steps 2 and 3 of compaction_files.py, and update the list of segments.
+        """Rename the old segments to .deleted and the .swap files to their final names. Update the list of segments.
 
-        number, count: the replaced segments, from the segment of this number on. base: the base offset of the new
-        segment.
+        These are steps 2 and 3 of compaction_files.py. number, count: `count` segments are replaced, from position
+        `number` of the list on. base: the base offset of the new segment.
         """
         state = self._state
         due_ms = state.deletion_due_ms() + _GRACE_MS

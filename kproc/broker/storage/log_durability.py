@@ -41,7 +41,7 @@ class LogDurability:
         self._state.unsynced.add_sealed(self._state.segments.all(), offset)
 
     def sync_point(self, *, closes: bool = False) -> SyncPoint:
-        """Return the descriptors to sync for all records appended so far. The point has none if no record is new.
+        """Return the descriptors to sync for all records appended so far: none if all is synced, unless it `closes`.
 
         If more than SEALED_TOGETHER_MAX sealed segments wait, the point covers the first of them and ends there:
         another point must follow.
@@ -85,9 +85,9 @@ class LogDurability:
     ) -> tuple[list[LogSegment], int]:
         """Return the segments of a sync point and the offset at which the point ends.
 
-        sealed_count: number of sealed segments in the point. is_due: records were appended since the last point.
-        closes: the log is being closed cleanly, so the active segment is synced even without new records, for its
-        indexes.
+        sealed_count: number of sealed segments in the point. is_due: records, file names or sealed segments are not
+        synced yet. closes: the log is being closed cleanly, so the active segment is synced even without new records,
+        for its indexes.
         """
         state = self._state
         sealed = state.unsynced.segments
@@ -141,7 +141,7 @@ class LogDurability:
             )
 
     def check_grown(self) -> None:
-        """Do `check_removed` if records were appended since the last check, also without acks=all."""
+        """Call check_removed() if records were appended since the last check. Without acks=all few syncs call it."""
         if self._checked_end != self._state.end_offset:
             self.check_removed()
 

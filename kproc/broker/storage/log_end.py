@@ -77,7 +77,7 @@ class LogEndFinder:
         self.without_aborts: list[LogSegment] = []  # Segments whose whole transaction index must be rebuilt.
 
     def find_end(self, last: LastStop) -> int:
-        """Verify the segments as the module describes, truncate a torn tail, and complete the indexes.
+        """Verify the segments as far as the last stop requires, truncate a torn tail, and complete the indexes.
 
         Returns the log's end offset. Raises Corrupt for damage.
         """

@@ -76,7 +76,7 @@ class LogReader:
     def _read_ranges(
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int
     ) -> tuple[list[FileRange], int]:
-        """Return (file ranges, their bytes) from an offset on, up to the batch that holds the offset `bound`.
+        """Return (file ranges, number of bytes) from an offset on. They end before the batch with the offset `bound`.
 
         max_bytes: limit of the bytes, which the first batch may exceed with `minimum_one`.
         """
@@ -231,7 +231,10 @@ class LogReader:
         return None
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) for OffsetsForLeaderEpoch (KIP-279), or (-1, -1) if the epoch is not known."""
+        """Return (epoch, end offset) for OffsetsForLeaderEpoch (KIP-279).
+
+        Return (-1, -1) for -1 and for an epoch above the present one.
+        """
         state = self._state
         # The present epoch ends at the log's end. It has no entry before its first batch is appended.
         if epoch == state.leader_epoch:
@@ -244,7 +247,10 @@ class LogReader:
         return state.epochs.find_end_offset(epoch, log_end=state.end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch that wrote the record at `offset`, or -1 if it is before the first known epoch."""
+        """Return the leader epoch that wrote the record at `offset`, or -1 if it is before the first known epoch.
+
+        From the log's end on, return the present epoch.
+        """
         state = self._state
         return state.leader_epoch if offset >= state.end_offset else state.epochs.epoch_of(offset)
 

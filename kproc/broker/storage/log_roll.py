@@ -48,7 +48,7 @@ def find_limits(state: LogState, now_ms: int) -> AppendLimits:
 
 
 def _roll_after(state: LogState, now_ms: int) -> int:
-    """Return the timestamp in ms beyond which a batch needs a new segment.
+    """Return the timestamp in ms beyond which a batch needs a new segment. INT64_MAX: none does.
 
     segment.ms counts from the first batch's timestamp to the new batch's. The clock is used only if records have no
     timestamps.

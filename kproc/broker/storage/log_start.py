@@ -35,7 +35,7 @@ _WAY_OUT: Final = (
 
 
 def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool = False) -> None:
-    """Write the epochs of a log whose start has moved. `durable` makes the file survive a power loss.
+    """Write leader-epoch-checkpoint of a log whose start has moved. `durable` makes the file survive a power loss.
 
     If the disk has no space for the file, remove the old one: the next opening rebuilds the epochs from the batches. A
     file with a lower start would make the log look as if it had lost segments.

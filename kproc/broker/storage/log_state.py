@@ -163,7 +163,7 @@ class LogState:
         first_open, stable = self.producers.first_open_offset, self.high_watermark
         if self.undecided:
             first_open = self.undecided[0][1]
-        # DeleteRecords may have moved the log's start behind the first record of an open transaction. The last stable
+        # DeleteRecords may have moved the log's start above the first record of an open transaction. The last stable
         # offset must not be below the start.
         return stable if first_open is None else min(max(first_open, self.start_offset), stable)
 

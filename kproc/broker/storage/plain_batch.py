@@ -1,8 +1,8 @@
-"""Fields by which an append recognizes a plain batch without calling a function.
+"""Fields by which an append recognizes a plain batch, and checks the most frequent kind without calling a function.
 
-A plain batch is one record of a client, uncompressed and without a transactional id. Nearly all batches of producers
-that send one record at a time are plain, so LogAppender checks them inline, with the constants of this module. Every
-other batch takes the general check (validate.py).
+A plain batch is a client's, without a transactional id, in a log whose records need not be decoded. LogAppender checks
+it inline. If it is one small uncompressed record, as with producers that send one record at a time, the constants of
+this module replace the check of its records (record_check.check_small). Other batches go to validate.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _leads() -> array[int]:
     """Return the first two bytes behind the header of a valid one-record batch, for each size of a batch.
 
     The two bytes are a length of one byte and the unused attributes, or a length of two bytes. Comparing these two
-    bytes checks the record's length in 50 ns. Longer batches take the general check.
+    bytes checks the record's length in 50 ns. Longer batches are checked by check_small().
     """
     leads = array("H", bytes(2 * START_BYTES))
     # The two-byte varints in ascending order. Encoding each of them by a function would take 4 ms of every start.

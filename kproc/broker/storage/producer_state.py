@@ -235,7 +235,7 @@ class ProducerTable:
         return self.verifying.get(producer_id) is verification
 
     def finish_verification(self, producer_id: int) -> None:
-        """Remove a producer's verification, because its transaction has begun in the partition."""
+        """Remove a producer's verification: its transaction has begun in the partition, or no producer has this id."""
         self.verifying.pop(producer_id, None)
 
     def record(
@@ -333,7 +333,10 @@ class ProducerTable:
         self._find_first_open()
 
     def expire(self, now_ms: int, idle_ms: int) -> int:
-        """Remove producers that were idle for `idle_ms`, and return their number."""
+        """Remove producers that were idle for `idle_ms`, and return their number. Remove old verifications, too.
+
+        Producers with an open transaction and the broker's own (OWN_PRODUCER_IDS) stay.
+        """
         idle = [entry for entry in self.by_id.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
             del self.by_id[entry.producer_id]

@@ -144,7 +144,7 @@ class LogSegment:
 
     @classmethod
     def open(cls, fs: Fs, directory: Path, base_offset: int) -> LogSegment:
-        """Open a segment on the disk. Implausible indexes are replaced with empty ones.
+        """Open a segment on the disk. Missing, torn or implausible indexes are replaced with empty ones.
 
         Recovery then fills the empty indexes: see `needs_index`.
         """
@@ -158,7 +158,10 @@ class LogSegment:
         return segment
 
     def _read_facts(self) -> None:
-        """Read the file's size and inode, and open the indexes. Replace both with empty ones if one is implausible."""
+        """Read the file's size and inode, and open the indexes.
+
+        If one of the two indexes is missing, torn or implausible, replace both with empty ones.
+        """
         fs, base_offset = self.fs, self.base_offset
         facts = fs.facts(self.descriptor())
         self.inode, self.size = facts.st_ino, facts.st_size
@@ -187,7 +190,10 @@ class LogSegment:
 
     @classmethod
     def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
-        """Open a segment with the state that its last owner exported. Raises Corrupt if size or inode differ."""
+        """Open a segment with the state that its last owner exported.
+
+        Raises Corrupt if the file has another size or inode, or if its indexes are missing or implausible.
+        """
         segment = cls.open(fs, directory, exported[0])
         # With another inode it is another file: the directory was replaced since the export. With another size it was
         # written to since the export.
@@ -232,7 +238,7 @@ class LogSegment:
             self.index.append(pairs)
 
     def is_index_full(self, index_bytes: int) -> bool:
-        """Return True if an index has reached segment.index.bytes. The time index keeps one entry for seal().
+        """Return True if an index has reached segment.index.bytes. In the time index one entry stays free for seal().
 
         The limit is at least two time entries. With a smaller one Kafka rolls at every record.
         """
@@ -298,7 +304,7 @@ class LogSegment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def largest_timestamp(self) -> int:
-        """Return the time in ms that retention.ms counts from: the largest timestamp, or else modified_ms()."""
+        """Return the time in ms that retention.ms counts from: the largest timestamp, or without one modified_ms()."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
 
     def modified_ms(self) -> int:

@@ -57,7 +57,10 @@ def holds_synced_records(fs: Fs, directory: Path) -> bool:
 
 
 def info_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentInfo]:
-    """Return the info of the segments with these base offsets. The last one is active and ends at `end_offset`."""
+    """Return base, end, size in bytes and largest timestamp of the segments with these base offsets.
+
+    The last one is the active segment and ends at `end_offset`.
+    """
     info = []
     for base, following in zip(bases, [*bases[1:], end_offset], strict=True):
         log = _facts_of(fs, directory / segment_file_name(base, LOG_SUFFIX))

@@ -32,7 +32,7 @@ _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 
 
 def locate(segment: LogSegment, offset: int) -> tuple[int, int] | None:
-    """Find the first batch that ends at or after an offset: (position, size in bytes), or None.
+    """Find the first batch that ends at or after an offset: (position, size in bytes). None if the segment has none.
 
     Every Fetch that misses the tail cache calls this. Raises Corrupt for a damaged batch or index.
     """
@@ -98,7 +98,8 @@ def find_timestamp(
 ) -> tuple[int, int] | None:
     """Return (offset, timestamp) of the first record at or after `timestamp` and `from_offset`, or None.
 
-    Raises SearchPaused when the present slice of work is done. Call again with the same `search` to continue.
+    At the limit of the search, return the offset that it has reached. Raises SearchPaused when the present slice of
+    work is done. Call again with the same `search` to continue.
     """
     search.from_offset = max(search.from_offset, from_offset)
     # Begin at an entry with an earlier timestamp. With an equal timestamp a damaged entry could name a later batch, and
@@ -127,7 +128,7 @@ def find_timestamp(
 
 
 def max_timestamp_from(segment: LogSegment, offset: int, search: TimestampSearch) -> int:
-    """Return the largest timestamp in ms at or after an offset, or -1.
+    """Return the largest timestamp in ms of the records from an offset on, or -1 if none of them has a timestamp.
 
     Used if DeleteRecords has deleted the record with the segment's largest timestamp. Reads all headers from the offset
     on, and the records of the first batch, which may begin before the offset. Raises SearchPaused when the present

@@ -103,11 +103,11 @@ class SegmentList:
         self._bases.append(segment.base_offset)
 
     def number_of(self, offset: int) -> int:
-        """Return the number of the segment that an offset belongs to; 0 for an offset before the first."""
+        """Return the position in the list of the segment to which an offset belongs, 0 for one before the first."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def get(self, number: int) -> LogSegment | None:
-        """Return a segment by its number, or None behind the last."""
+        """Return a segment by its position in the list, or None behind the last."""
         return self._segments[number] if number < len(self._segments) else None
 
     def with_aborts(self, offset: int) -> list[LogSegment]:

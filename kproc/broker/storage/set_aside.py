@@ -60,7 +60,7 @@ def set_aside(fs: Fs, directory: Path, reason: str) -> Path | None:
 
 
 def rename_aside(fs: Fs, directory: Path) -> Path | None:
-    """Do the first half of set_aside(), for a caller that checks the renamed directory before the second half."""
+    """Rename a directory as set_aside() does, for a caller that checks it again before it calls record_reason()."""
     return _rename(fs, directory, STRAY_DIRECTORY_SUFFIX)
 
 
@@ -107,7 +107,7 @@ def list_set_aside(fs: Fs, data_directory: Path) -> list[SetAsideDirectory]:
 
 
 def list_deleted(fs: Fs, data_directory: Path) -> list[Path]:
-    """Return the directories that were renamed for deletion and still hold files. Raises StorageFailure.
+    """Return the directories that were renamed for deletion and are not removed yet. Raises StorageFailure.
 
     Only names as rename_for_deletion() and Kafka create them count. Other directories with this suffix must not be
     removed.

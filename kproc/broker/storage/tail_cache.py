@@ -41,7 +41,10 @@ class TailCache:
         del self.lasts[count:], self.positions[count:]
 
     def locate(self, offset: int, end_position: int) -> tuple[int, int]:
-        """Return (position, size in bytes) of the batch that contains `offset`, at least `floor_offset`."""
+        """Return (position, size in bytes) of the batch that contains `offset`, which must be at least `floor_offset`.
+
+        The newest batch ends at `end_position`, the segment's size.
+        """
         number = bisect_left(self.lasts, offset)
         position = self.positions[number]
         following = self.positions[number + 1] if number + 1 < len(self.positions) else end_position

@@ -73,8 +73,9 @@ class TimestampSearch:
     def search_batch(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
         """Return (offset, timestamp) of the batch's first record at or after `timestamp`, or None.
 
-        Raises SearchPaused when the slice is used up. The next slice continues inside the batch, because a batch of a
-        few kB can hold 200,000 records.
+        If the search has reached its limit of bytes or records, return the first offset that it has not searched, with
+        the header's largest timestamp. Raises SearchPaused when the slice is used up. The next slice continues inside
+        the batch, because a batch of a few kB can hold 200,000 records.
         """
         # Pause before a batch is decompressed, because one batch can take as long as a whole slice.
         if self._slice_bytes <= 0 or self._slice_records <= 0:
@@ -106,9 +107,9 @@ class TimestampSearch:
         return None
 
     def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
-        """Return the largest timestamp of the batch's records from an offset on.
+        """Return the largest timestamp of the batch's records from an offset on, or -1 if the batch has no such record.
 
-        A batch that is too long for a slice is not read: return the maximum of its header.
+        A batch that is too long for a slice, or for the limit of the search, is not read: return its header's maximum.
         """
         is_short = header[RECORD_COUNT] <= min(self._records_left, SLICE_RECORDS)
         raw = self._inflate(header, batch) if is_short else None

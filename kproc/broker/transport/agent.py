@@ -37,7 +37,8 @@ class Sender(Protocol):
     def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
         """Reserve space for several records.
 
-        Return (buffer, position of the first record, last position at which a record may begin).
+        Return (buffer, position of the first record, last position at which a record may begin), or None if not even
+        one record of `length` bytes fits now.
         """
 
     def commit_run(self, position: int) -> None:
@@ -49,7 +50,7 @@ class Sender(Protocol):
     def progress(self) -> tuple[int, int]: ...
 
     def waiting(self, limit: int) -> int:
-        """Return how many published records the receiver has not polled, at most `limit`."""
+        """Return how many published records the receiver has not polled (in a ring: not released), at most `limit`."""
 
     def untaken(self) -> list[tuple[int, bytes]] | None:
         """Return the records that the receiver never polled, published or not.

@@ -172,7 +172,7 @@ def encode_range_answer(ids: bytes, head: bytes, found: FileRange, end: bytes) -
 
     ids: the encoded connection id and sequence.
 
-    The record equals the one made by `encode_parts`. One Struct call is faster for this common shape.
+    The result equals a head and the output of `encode_parts`. One Struct call is faster for this common case.
     """
     path, inode, position, length = found
     head_bytes, path_bytes, end_bytes = len(head), len(path), len(end)

@@ -88,7 +88,7 @@ class ControlSocket:
         return True
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
-        """Return the next message and its descriptor, or None if there is none now. Never blocks.
+        """Return the next message with its descriptor, if any, or None if no message has arrived. Never blocks.
 
         Raises EOFError when the peer has ended.
         """
@@ -131,7 +131,7 @@ class Child:
         self.control.send(message, fd)
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the child's next message, or None. Raises EOFError when it has ended. Children send no descriptors."""
+        """Return the child's next message, or None if none has arrived. Raises EOFError if the child has ended."""
         received = self.control.receive()
         if received is None:
             return None
