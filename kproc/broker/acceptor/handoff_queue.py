@@ -171,7 +171,7 @@ class HandoffQueue:
         self._waiting.clear()
 
     def _pick(self, now_ns: int) -> _HandoffTarget | None:
-        """Return the next Processor in turn that has a credit left and may be tried now; None if there is none."""
+        """Return the next Processor in turn that has a credit left and may be tried now, or None if none has."""
         targets = self._targets
         for step in range(len(targets)):
             at = (self._turn + step) % len(targets)

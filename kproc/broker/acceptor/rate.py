@@ -70,9 +70,9 @@ class WindowedRate:
 class PacedRate(WindowedRate):
     """A windowed rate for callers that wait instead of being refused.
 
-    Kafka's window alone admits a burst whenever an earlier burst has left the window, and between bursts only one event
-    per longest wait: under steady pressure the rate comes in bursts, one per window. Here events are spaced evenly from
-    the first wait on until the pressure is over. Never more events are admitted than by Kafka.
+    Kafka's window alone admits a burst whenever an earlier burst leaves the window. Until then each event waits for the
+    longest time allowed. So steady pressure gets one burst per window. This class spaces the events evenly from the
+    first wait on until the pressure is over. It never admits more events than Kafka.
     """
 
     __slots__ = ("_granted_before_ns", "_granted_ns", "_pressed_until_ns")

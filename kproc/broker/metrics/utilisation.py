@@ -26,7 +26,8 @@ def busy_between(then: Mapping[str, int], now: Mapping[str, int]) -> float | Non
 def work_of(busy: float, on_cpu: float | None) -> float:
     """Return the busy share without the time spent waiting for a core, which another role would not take over.
 
-    At least half of the busy share counts, because a role that waits for the disk is not on a CPU either.
+    `on_cpu` is the share of time on a CPU; None if it is unknown, then all of `busy` counts. At least half of `busy`
+    counts, because a role that waits for the disk is not on a CPU either.
     """
     return busy if on_cpu is None else min(busy, max(on_cpu, 0.5 * busy))
 

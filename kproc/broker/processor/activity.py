@@ -58,7 +58,10 @@ class ActivityWheel:
         return found
 
     def _refreshed(self, last_slot: int | None) -> Iterator[set[Connection]]:
-        """Check the slots up to `last_slot` in order; yield each with the connections that still belong to it."""
+        """Yield the connections of each slot up to `last_slot`, the oldest slot first. None: of all slots.
+
+        First move each connection with a later activity to the slot of that activity.
+        """
         previous = -1
         while True:
             slot = min((each for each in self._slots if each > previous), default=None)

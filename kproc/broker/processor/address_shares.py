@@ -46,19 +46,19 @@ class AddressShares:
         return self._members.get(share_key(connection.origin.address), {}).get(connection, 0)
 
     def share_of(self, connection: Connection) -> int:
-        """Return the sum for this connection's address."""
+        """Return how much of the resource all connections of this connection's address hold."""
         return self._sums.get(share_key(connection.origin.address), 0)
 
     def share_of_key(self, key: bytes) -> int:
-        """Return the sum for an address by its share_key."""
+        """Return how much of the resource the connections of an address hold, by its share_key."""
         return self._sums.get(key, 0)
 
     def largest_share(self) -> int:
-        """Return the largest sum of an address."""
+        """Return the largest amount that the connections of one address hold, or 0 if no connection holds any."""
         return max(self._sums.values(), default=0)
 
     def largest_holders(self) -> dict[Connection, int]:
-        """Return the connections of the address with the largest sum, with their amounts, the oldest first."""
+        """Return the connections of the address that holds most, with their amounts, in the order of `put`."""
         if not self._sums:
             return {}
         # Take from the largest address and not from the largest connection, because a client can open any

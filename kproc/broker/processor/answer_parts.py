@@ -45,7 +45,8 @@ def detached(part: Part) -> Part:
 def unsent(frame: bytes | memoryview, sent: int) -> bytes | memoryview:
     """Return the rest of an answer behind the bytes that were sent. Copy it if it lies in a ring.
 
-    A message that came in pieces is in memory of its own (outbox.py). Copying 20 MB would take 20 ms.
+    An answer that the Handler sent in several records lies in memory of its own (outbox.py). It is not copied, because
+    copying 20 MB takes 20 ms.
     """
     rest = memoryview(frame)[sent:]
     return rest if isinstance(rest.obj, (bytes, bytearray)) else bytes(rest)

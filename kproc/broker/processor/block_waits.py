@@ -50,8 +50,8 @@ class BlockWaits:
     def retry(self) -> None:
         """Give memory to the frames that wait for it.
 
-        Does nothing if no memory became free, except every _RETRY_NS: then frames of an address that holds more memory
-        may be closed.
+        Does nothing if no memory became free, except every _RETRY_NS: then connections of an address that holds more
+        memory may be closed.
         """
         now_ns = self._state.now_ns
         may_close = now_ns >= self._next_retry_ns
@@ -70,7 +70,7 @@ class BlockWaits:
         self._free_counts = self._memories.free_counts
 
     def _retry(self, connection: Connection, *, may_close: bool) -> bool:
-        """Allocate memory for a frame, with `may_close` also by closing frames of another address.
+        """Allocate memory for a frame, with `may_close` also by closing connections of another address.
 
         Return False if there is no memory for it.
         """
@@ -84,7 +84,7 @@ class BlockWaits:
         )
 
     def _needed_bytes(self, connection: Connection) -> int:
-        """Return the number of bytes that a connection waits for."""
+        """Return how many more bytes of memory a connection's unfinished frame waits for."""
         block, memory = connection.block, self._memories.of(connection)
         if block is None:
             return memory.needed_bytes(frame_length(connection.held), len(connection.held))

@@ -75,7 +75,7 @@ class ClientCounters:
         self._values[SLOT["connections_accepted"]] += 1
 
     def moved_in(self, connection: Connection) -> None:
-        """Count a connection that migrated here from another Processor."""
+        """Report to the Acceptors a connection that migrated here. `is_here` counts it in the metrics."""
         self.reporter.opened(connection.listener, connection.origin.address)
 
     def is_here(self, connection: Connection) -> None:

@@ -107,7 +107,7 @@ class ConnectionTable:
         address: bytes,
         port: int,
     ) -> Connection | None:
-        """Register a new socket. Return None if it was closed: it is broken, or the Processor cannot serve it."""
+        """Register a new socket. Close it and return None if epoll rejects it, no Handler exists or the broker ends."""
         if not self._handlers.by_id or self._state.is_stopping:
             transport.close()
             return None
@@ -398,7 +398,7 @@ class ConnectionTable:
             self.update_interest(connection)
 
     def expire_logins(self, now_ns: int) -> None:
-        """Close connections whose clients did not log in within kproc.authentication.timeout.ms."""
+        """Close connections whose clients did not log in within kproc.authentication.timeout.ms (0: no limit)."""
         longest_ns = self.logins.ns_max
         for connection in list(self.logging_in) if longest_ns else ():
             login = connection.login

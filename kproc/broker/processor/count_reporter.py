@@ -73,7 +73,7 @@ class CountReporter:
     def acknowledge(self, sock: socket.socket, answer: int) -> None:
         """Acknowledge a socket that came over `sock`: its serial, perhaps with REFUSED. Sent by the next flush."""
         reader = self._readers.get(sock)
-        # Without a reader that Acceptor has ended. This Processor keeps the connection, without an acknowledgement.
+        # Without an entry for `sock` the Acceptor has ended. This Processor keeps the connection and sends nothing.
         if reader is not None:
             reader.answers.append(answer)
             self._mark_unsent()

@@ -27,7 +27,10 @@ _TCP_BYTES_AT: Final = 120
 
 
 def client_of(frame: memoryview) -> tuple[str, str, str]:
-    """Return the client id from a connection's first frame. ApiVersions brings the software's name later (KIP-511)."""
+    """Return (client id, UNKNOWN, UNKNOWN) for a connection's first frame.
+
+    The software's name and version are unknown until the client sends ApiVersions (KIP-511).
+    """
     client_id = ""
     if len(frame) >= REQUEST_HEADER.size:
         length = max(0, REQUEST_HEADER.unpack_from(frame)[3])
@@ -102,7 +105,10 @@ def _local(sock: socket.socket) -> tuple[str, int]:
 
 
 def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
-    """Return the bytes that the client has acknowledged and the bytes received from it; (0, 0) if it is not TCP."""
+    """Return (bytes that the client has acknowledged, bytes received from it).
+
+    (0, 0) for a Unix socket, and before Linux 4.1.
+    """
     try:
         # The kernel returns as many bytes as its version of the struct has, so an old kernel gives a shorter
         # result.

@@ -67,9 +67,9 @@ class FileCache:
         return FileSend(self.get(path, inode), position, length)
 
     def open_or_read_range(self, path: bytes, inode: int, position: int, length: int) -> bytes | FileSend:
-        """Return the bytes of a short range, and a longer one as `open_range` does.
+        """Return the bytes of a range of up to 8 KiB. Return a longer one as `open_range` does.
 
-        Raises EOFError if the file is too short.
+        Raises EOFError if the file ends within a short range, otherwise StaleFile and OSError like `open_range`.
         """
         if length > _COPY_BYTES_MAX:
             return FileSend(self.get(path, inode), position, length)

@@ -41,7 +41,7 @@ class FrameMemory:
 
     @property
     def free_count(self) -> int:
-        """The number of blocks freed so far. While it does not change, a failed attempt would fail again."""
+        """The number of blocks freed so far. While it does not change, a failed allocation would fail again."""
         return self._owner.free_count
 
     def needed_bytes(self, length: int, filled: int, present: int = 0) -> int:
@@ -105,7 +105,7 @@ class FrameMemory:
         self._owner.free(block.offset)
 
     def hand_out(self, connection: Connection, block: Block) -> None:
-        """Detach a block from its connection without freeing it: a Handler uses it now."""
+        """Detach a block from its connection without freeing it. The caller lends it to a Handler, or frees it."""
         block.view.release()
         connection.block = None
         self.shares.remove(connection)

@@ -87,7 +87,7 @@ class HandlerAssignment:
         self._blocks.release_all_of(handler)
 
     def drain(self, peer: AgentId) -> None:
-        """Give the connections of a Handler that will end other homes, each once it has no request in work."""
+        """Give each connection of a Handler that will end another home, as soon as it has no request in work."""
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return

@@ -68,7 +68,10 @@ class HandoffReceiver:
         self._reporter.attach(peer, sock)
 
     def receive(self, fd: int) -> int:
-        """Register and acknowledge the sockets of an Acceptor. Close connections if it requests that."""
+        """Register and acknowledge the sockets of an Acceptor. Close idle connections if it requests that (EVICT).
+
+        Return how many sockets were registered and how many such requests were carried out, as one sum.
+        """
         peer, sock = self.by_fd[fd]
         taken = 0
         while True:

@@ -98,7 +98,7 @@ class Handshakes:
         self._begun_shares = AddressShares()
         # Clients that wait for a turn, by address. The address whose turn it is comes first.
         self._turns: dict[bytes, dict[int, WaitingHello]] = {}
-        self._is_blocked = False  # No client that was checked in the last pass could be answered or closed.
+        self._is_blocked = False  # True if no client checked in the last pass could be answered or closed.
         self._newly_waiting: list[int] = []  # Descriptors of newly waiting clients, which are still read.
         # By descriptor: connections in their handshake that have sent something.
         self._connections: dict[int, Connection] = {}
@@ -148,7 +148,10 @@ class Handshakes:
         self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, True)
 
     def work(self) -> int:
-        """Answer the first records of as many clients as fit into one pass. The other waiting clients are not read."""
+        """Answer the first records of as many clients as fit into one pass. The other waiting clients are not read.
+
+        Return how many clients were answered, or closed because they hung up or waited too long.
+        """
         until_ns = self._clock.now_ns() + _TURN_NS
         oldest_ns = self._state.now_ns - self._timeout_ns
         answered = closed = blocked = 0

@@ -88,5 +88,5 @@ class LentBlocks:
                 del self.by_request[key]
 
     def has_any_at(self, handler: HandlerPeer) -> bool:
-        """Return True if this Handler has any block of the arena."""
+        """Return True if this Handler has an unanswered request whose block was lent to it, also if it was recalled."""
         return any(lent_to is handler for _, lent_to, _ in self.by_request.values())

@@ -153,7 +153,7 @@ class ConnectionMigration:
         return True
 
     def close(self) -> None:
-        """Close all connections that this Processor still owns, because it ends."""
+        """Close the channels, and the connections in transit that this Processor owns or has not accepted: it ends."""
         for channel in self._by_peer.values():
             for connection in channel.given.values():
                 connection.transport.close()
@@ -267,7 +267,7 @@ class ConnectionMigration:
     def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
         """Record the requests whose answers the Handler keeps for the target Processor.
 
-        This one sends all other answers.
+        This Processor sends all other answers.
         """
         state = connection.migration
         if state is not None and state.keep(attempt, sequences):

@@ -226,7 +226,9 @@ class MigrationChannel:
     # -- taking ------------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[int, int, ArrivedConnection | None] | None:
-        """Return the next (kind, connection id, connection or None) of GIVE, TAKEN or REFUSED; None if there is none.
+        """Return the next GIVE, TAKEN or REFUSED as (kind, connection id, connection), or None if none has come.
+
+        `connection` is None except for GIVE. The messages FILE, BLOCK and STATE are collected until their GIVE.
 
         Raises EOFError when the peer has ended and everything that it sent was received.
         """
@@ -325,7 +327,7 @@ def restore_connection(
 
 
 def _unsent_of(state: MigratedConnection, files: list[OpenFile]) -> list[Part] | None:
-    """Return the answers that were not sent yet, with their open files; None if there are none."""
+    """Return the answers that were not sent yet, with their open files, or None if all were sent."""
     if not state.out:
         return None
     left = iter(files)

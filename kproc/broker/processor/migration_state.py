@@ -21,11 +21,11 @@ class MigrationState:
         self.kept: list[int] = []
 
     def must_leave(self) -> None:
-        """Allow any target, because the connection may not stay here."""
+        """Allow any target, because the connection may not stay at this Processor."""
         self.target = None
 
     def keep(self, attempt: int, sequences: list[int]) -> bool:
-        """Store the requests whose answers a Handler keeps. Return False if that attempt was given up."""
+        """Store the requests whose answers a Handler keeps. Return False if `attempt` was given up."""
         if attempt != self.attempt:
             return False
         self.kept += sequences

@@ -429,7 +429,7 @@ class Processor(Role):
         return not self.table.has_whole_request() and not self.table.has_unanswered()
 
     def close_listener(self, listener: int) -> int:
-        """Close every connection of a removed listener; return how many."""
+        """Close every connection of a removed listener. Return their number."""
         return self.table.close_listener(listener)
 
     def open_listener(self, listener: int) -> None:

@@ -168,7 +168,10 @@ class RequestForwarder:
             self._park(connection, data[end:])
 
     def _push_to_home(self, connection: Connection, *frame: bytes | memoryview) -> bool:
-        """Push a frame of a client that logs in, given as parts, to its home. Return False if the ring has no room."""
+        """Push a frame of a client that logs in, given as parts, to its home.
+
+        Return False if the home's ring has no room, or the home has no link.
+        """
         home = connection.home
         if not self._introduce(connection) or home.link is None:
             return False
@@ -192,7 +195,10 @@ class RequestForwarder:
         return True
 
     def _introduce(self, connection: Connection) -> bool:
-        """Introduce a connection to all Handlers, or only to its home before the login. Return False without room."""
+        """Introduce a connection to all Handlers, or only to its home before the login.
+
+        Return False if a ring has no room, or if the home of a client that logs in has no link.
+        """
         login = connection.login
         if login is None:
             return self._handlers.introduce(connection)
@@ -252,7 +258,7 @@ class RequestForwarder:
     def forward_held(self, connection: Connection) -> None:
         """Forward the bytes in `Connection.held`.
 
-        They are whole frames that waited for room in a ring or for another Handler.
+        They waited for room in a ring, or for the answers of another Handler. The last frame may be incomplete.
         """
         link = connection.home.link
         view = link.sender.reserve(HEAD_BYTES + len(connection.held)) if link is not None else None
@@ -281,7 +287,7 @@ class RequestForwarder:
             self._park(connection, rest)
 
     def _park(self, connection: Connection, frames: bytes) -> None:
-        """Keep whole frames in memory, and stall the connection until a ring has room for them."""
+        """Keep frames, of which the last may be incomplete, in `held`. Stall the connection until they can go on."""
         self._store(connection, frames)
         self._table.stall(connection)
 
@@ -308,7 +314,7 @@ class RequestForwarder:
     # -- large frames ------------------------------------------------------------------------------------------
 
     def forward_block(self, connection: Connection, block: Block) -> None:
-        """Forward a large frame that is complete. Stall the connection if there is no room."""
+        """Forward a large frame that is complete. Stall the connection if the frame has to wait."""
         if connection.client is None:
             connection.client = client_of(block.view)
         is_done = (
@@ -320,7 +326,10 @@ class RequestForwarder:
             self._table.stall(connection)
 
     def _lend_block(self, connection: Connection, block: Block) -> bool:
-        """Push a reference to a block of the arena. The Handler uses it until it answers. Return False without room."""
+        """Push a reference to a block of the arena. The Handler uses the block until it answers.
+
+        Return False if the frame has to wait: for room in the ring, for a link, or for another Handler's answers.
+        """
         target = connection.home
         login = connection.login
         if login is None and self._handlers.router is not None:
@@ -346,7 +355,10 @@ class RequestForwarder:
         return True
 
     def _copy_block(self, connection: Connection, block: Block) -> bool:
-        """Copy a large frame of a client that has not logged in into its home's ring. Return False without room."""
+        """Copy a large frame of a client that has not logged in into its home's ring.
+
+        Return False if the frame has to wait: for room in the ring, for a link, or for the answer before it.
+        """
         if connection.inflight or not self._push_to_home(connection, pack_length(block.length), block.view):
             return False
         block.memory.release(connection, block)

@@ -1,4 +1,4 @@
-"""SlowFrames: closes connections whose unfinished requests hold memory for too long.
+"""SlowFrameReaper: closes connections whose unfinished requests hold memory for too long.
 
 An unfinished frame holds memory: in `Connection.held`, in the arena, or in LoginBlocks. Three rules limit what a client
 gains by sending slowly. The first two count only the time in which the Processor reads the connection, because a client
@@ -101,12 +101,12 @@ class SlowFrames:
         return seen if seen is not None and seen.number == connection.next_sequence else None
 
     def is_slow(self, connection: Connection) -> bool:
-        """Return True if the frame arrived too slowly in the last window."""
+        """Return True if the frame arrived too slowly in the last window of WATCHED_NS."""
         seen = self._find(connection)
         return seen is not None and seen.is_slow
 
     def is_late(self, connection: Connection) -> bool:
-        """Return True if the frame has taken longer than kproc.request.receive.timeout.ms."""
+        """Return True if the frame has taken kproc.request.receive.timeout.ms or longer. 0: no limit."""
         seen = self._find(connection)
         return seen is not None and 0 < self._receive_ns_max <= seen.read_ns
 

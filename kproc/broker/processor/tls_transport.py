@@ -156,8 +156,8 @@ class TlsTransport:
                 # only cost a system call.
                 if came < _SCRATCH_BYTES or count >= min(room, _READ_BYTES_MAX):
                     break
-        # SSLWantReadError: OpenSSL has only a part of a record. BlockingIOError: the socket is empty. Both mean that
-        # the client sends first.
+        # SSLWantReadError: OpenSSL has only a part of a record. BlockingIOError: the socket is empty. In both cases the
+        # client has to send more before there is plaintext.
         except (ssl.SSLWantReadError, BlockingIOError):
             if not count:
                 self._share.unread.discard(self.fd)
@@ -300,7 +300,7 @@ class TlsTransport:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """Encrypt and send; return how many bytes count as sent.
+        """Encrypt and send; return how many bytes count as sent: one too few while ciphertext waits (`_all_but_one`).
 
         Raises BlockingIOError if none do, OSError if the client is gone.
         """

@@ -27,7 +27,7 @@ WAITING_BYTES_MAX: Final = 64 << 20  # Of encoded requests; decoded they take se
 
 
 def unsent_bytes(connection: Connection) -> int:
-    """Return the memory of a connection's unsent answers."""
+    """Return the bytes of memory that a connection's unsent answers take. Ranges of files take none."""
     out = sum(len(item) for item in connection.out or () if not isinstance(item, FileSend))
     return out + sum(len(record) for _, record in connection.stash.values())
 
@@ -46,9 +46,10 @@ class UnsentAnswers:
         self._state = state
 
     def work(self) -> None:
-        """Close connections until both sums of memory are within UNSENT_BYTES_MAX and WAITING_BYTES_MAX.
+        """Close connections while unsent answers, or large requests that wait in Handlers, take too much memory.
 
-        Called once a second.
+        The limits are UNSENT_BYTES_MAX and WAITING_BYTES_MAX. The address that holds most loses the connection that
+        holds most. Called once a second.
         """
         unsent = {each: unsent_bytes(each) for each in self._table.by_fd.values() if each.out or each.stash}
         self._bound(unsent, UNSENT_BYTES_MAX, "it does not read its answers")

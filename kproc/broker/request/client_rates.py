@@ -206,7 +206,7 @@ class ClientRates:
         return duration_ms
 
     def drain_throttles(self) -> Counter[int]:
-        """Return the throttles since the last call, by the slot of the metric."""
+        """Return the number of throttles and their ms since the last call, by the metric's slot, and reset them."""
         throttles, self._throttles = self._throttles, Counter()
         return throttles
 

@@ -60,9 +60,9 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
 
 
 def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
-    """Decode the first rows of a large request. Return False if it has more rows than one step may handle.
+    """Decode a large request. Return False if it has more rows than one step may handle.
 
-    Such a request is handled in later duty cycles (divided_request.py).
+    Then only its first rows are decoded, and it is handled in later duty cycles (divided_request.py).
     """
     size = len(body)
     if size > REQUEST_BYTES_MAX:

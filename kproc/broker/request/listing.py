@@ -36,7 +36,7 @@ class Page(Reply):
 
 
 def next_page(items: Items) -> tuple[list[Any], bool]:
-    """Return the items of the next page, and True if there are no more."""
+    """Return the items of the next page, without skipped ones, and True if it is the last page."""
     page = list(islice(items, division.SLICE_ROWS))
     return [item for item in page if item is not None], len(page) < division.SLICE_ROWS
 
@@ -48,7 +48,8 @@ def _as_rows(items: list[Any]) -> list[Fields]:
 class Listing:
     """The response to one client's list request.
 
-    `start` is called once. It must make each of `sources` call `add_page` until its last page, or `fail`.
+    `start` is called once. It must have the pages of all sources added by `add_page`, or `fail` called. `sources` is
+    the number of Handlers whose items are listed.
     """
 
     __slots__ = (

@@ -54,7 +54,7 @@ _HOSTS_KEPT: Final = 4096
 
 @lru_cache(_HOSTS_KEPT)
 def host_text(packed: bytes) -> str:
-    """Format a client's address as Java and therefore Kafka prints it, with IPv6 not shortened."""
+    """Format a client's address as Java and therefore Kafka prints it: after a slash, and IPv6 without `::`."""
     return f"/{host_of_rule(address_text(packed))}"
 
 

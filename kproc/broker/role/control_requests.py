@@ -78,7 +78,7 @@ class ControlRequests:
 
 
 class Gathering:
-    """One request to several roles. It calls `on_all` with all replies when the last one has come."""
+    """One request to `count` roles. It calls `on_all` with all replies when the last one has come. 0: at once."""
 
     def __init__(self, count: int, on_all: Callable[[dict[Hashable, Reply]], None]) -> None:
         self._missing = count

@@ -119,7 +119,7 @@ class PartitionTable:
         return None
 
     def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
-        """Return start and end of the log. This is cheaper than `read`, for callers with thousands of partitions."""
+        """Return (start, end) of the log, or None as `read` does. It is cheaper, for thousands of partitions."""
         values = self._values(partition)
         return None if values is None else (values[2], values[3])
 

@@ -64,7 +64,10 @@ def _listening_at(ports: Container[int], proc: Path) -> set[str]:
 
 
 def _rows(ports: Container[int], proc: Path) -> Iterator[tuple[_Address, str]]:
-    """Yield (local address, name) of each socket that listens at one of these ports."""
+    """Yield (local address, name) of each socket that listens at one of these ports.
+
+    The name is that of the links in /proc/PID/fd, such as socket:[123].
+    """
     for name in ("tcp", "tcp6"):
         try:
             lines = (proc / "net" / name).read_text().splitlines()[1:]
@@ -99,14 +102,14 @@ def _data_directory(pid: int, proc: Path) -> str | None:
 
 
 def _open_files(pid: int, proc: Path) -> Iterator[tuple[str, str]]:
-    """Yield each descriptor of a process and what it refers to. Yield nothing for another user's process."""
+    """Yield (descriptor, its link in /proc/PID/fd). Yield nothing if the process has ended or is another user's."""
     directory = proc / str(pid) / "fd"
     try:
         names = os.listdir(directory)
     except OSError:  # The process has ended, or belongs to another user.
         return
     for name in names:
-        # The process can close it meanwhile.
+        # The process can close the descriptor meanwhile.
         with suppress(OSError):
             yield name, os.readlink(directory / name)
 

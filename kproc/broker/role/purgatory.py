@@ -149,13 +149,16 @@ class Purgatory:
         self._remove(operation)
 
     def expire(self) -> int:
-        """Complete every operation whose deadline has passed, and at most one slow one. Return their number."""
+        """Complete the operations whose deadline has passed, but run at most one slow one. Return how many completed.
+
+        A slow operation also runs here after an event, because `check` only brings its deadline forward.
+        """
         now_ns = self._now_ns()
         count = 0
         has_slow = False
         for operation in self.deadlines.pop_due(now_ns):
             if operation.is_slow and has_slow:
-                # For a later duty cycle, in the order of their deadlines.
+                # Leave a second slow operation to a later duty cycle, in the order of the deadlines.
                 self.deadlines.bring_forward(operation, min(operation.deadline_ns, now_ns))
             elif operation.is_slow and now_ns < operation.deadline_ns:
                 has_slow = True

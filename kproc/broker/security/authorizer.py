@@ -285,7 +285,10 @@ def host_of(client: Identity) -> str:
 
 
 def locks_everybody_out(config: Config, acls: AclTable) -> bool:
-    """Return True if no client could add an ACL: there is no super user, and no rule allows ALTER of the cluster."""
+    """Return True if no client could add an ACL, because nobody may ALTER the cluster.
+
+    There is an authorizer, and neither a super user nor a rule nor allow.everyone.if.no.acl.found allows it to anybody.
+    """
     if not config.authorizer_class_name or principals_in(config.super_users):
         return False
     covering = acls.index.covering(ResourceType.CLUSTER, CLUSTER_NAME)

@@ -117,7 +117,7 @@ def _time(element: _Element) -> datetime.datetime:
 
 
 def _name(subject: _Element) -> str:
-    """Format a subject as RFC 2253 does: the last part first, several attributes of one part joined by `+`."""
+    """Format a subject as RFC 2253 does: the last RDN first, several attributes of one RDN joined by `+`."""
     parts = [
         "+".join(_attribute(each) for each in _elements(part.content)) for part in _elements(subject.content)
     ]

@@ -270,7 +270,7 @@ _STANDARD_NAME: Final = re.compile(r"TLS_(\w+)_WITH_(\w+)")
 
 
 def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -> None:
-    """Allow only these suites. Disable a TLS version without a suite."""
+    """Allow only these suites, or OpenSSL's default ones if none is given. Disable a TLS version without a suite."""
     if not suites:
         return
     # Separate the suites of TLS 1.3, whose names have no _WITH_, because OpenSSL sets them by another call.

@@ -1,9 +1,8 @@
 """KeySet: the keys that OAUTHBEARER tokens are signed with, loaded from a file or a URL by a thread.
 
 The keys are loaded when the first token comes, when they are older than the refresh interval, and when a token names a
-key that is not among
-them. So a new key is used as soon as the issuer publishes it. A login that needs a key during a load is parked
-(KeysAwaited).
+key that is not among them. So a new key is used as soon as the issuer publishes it. A login that needs a key during a
+load is parked (KeysAwaited).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Surroundings(NamedTuple):
     def monotonic_ms(self) -> int:
         """Return the monotonic time in ms.
 
-        The load of keys is due by it. By the wall clock no key would be loaded for a year after a host whose clock was
-        a year ahead has set it back.
+        It decides when keys are loaded again. By the wall clock, a host that sets its clock back by a year would load
+        no keys for a year.
         """
         return self.clock.now_ns() // NS_PER_MS
 

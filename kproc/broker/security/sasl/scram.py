@@ -103,7 +103,7 @@ class CredentialShape(NamedTuple):
 
     @classmethod
     def of(cls, credential: ScramCredential) -> Self:
-        """Return the shape of a user's credential."""
+        """Return these properties of a user's credential."""
         if _KAFKAS_SALT.fullmatch(credential.salt):
             return cls(credential.iterations, is_kafkas=True)
         return cls(credential.iterations, len(credential.salt))
@@ -117,7 +117,7 @@ def made_up(
 ) -> ScramCredential:
     """Return a credential for a user that does not exist.
 
-    It depends only on name and secret, and has the shape of other users' credentials, so that a client cannot find out
+    Its keys and salt depend only on name and secret, and `shape` is that of other users. So a client cannot find out
     whether the user exists. Do not use `secret` for anything else: salts are sent to clients that have not logged in.
     """
     seed = hmac.digest(secret, name.encode(), kind.digest)
