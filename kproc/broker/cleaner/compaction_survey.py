@@ -65,7 +65,7 @@ class CompactionSurvey:
         self._postponed_ns: dict[tuple[bytes, int], int] = {}
 
     def find_dirtiest(self) -> Steps:
-        """Find the log with the highest dirty ratio that is due for compaction. Return a Candidate or None.
+        """Find the log with the highest dirty ratio that is due for compaction. Return None if no log is due.
 
         Reads rows of the partition table, names and sizes of files, and the first timestamps of segments.
         """

@@ -199,7 +199,7 @@ class Compactor:
                 self.survey.mark_uncleanable(topic, partition.index, problem)
 
     def _send_request(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
-        """Call the partition's owner and wait. Return the reply, Lost if the owner ended, or None if it was deleted."""
+        """Call a partition's owner and wait. Return its reply, Lost if it ended, None if the partition is deleted."""
         partition = self._image().partition(body.topic, body.partition)
         if partition is None:
             return None
@@ -363,7 +363,7 @@ class Compactor:
         values[slowest] = max(values[slowest], took_us)
 
     def _unlink_due(self, now_ns: int) -> int:
-        """Unlink one replaced file that has waited file.delete.delay.ms, and return the number of unlinked files.
+        """Unlink one replaced file that has waited file.delete.delay.ms. Return 1, or 0 if no file has.
 
         Unlinks one file per slice, because the file system needs long for a large one.
         """

@@ -56,11 +56,10 @@ class StrayDirectories:
         self._next_ns = 0
 
     def scan(self, image: ClusterImage, now_ns: int) -> None:
-        """Set aside directories that have been strays for long enough, or rename them for deletion.
+        """Set aside the directories that have been strays for long enough. Raises StorageFailure.
 
-        They are deleted if the metadata record an unfinished deletion of their topic id.
-
-        Does nothing if the metadata have not arrived or the next scan is not due. Raises StorageFailure.
+        A directory is renamed for deletion instead if the metadata record an unfinished deletion of its topic id. Does
+        nothing if the metadata have not arrived or the next scan is not due.
         """
         # Wait for the metadata, because without them every directory would look like a stray.
         if not image.version or now_ns < self._next_ns:

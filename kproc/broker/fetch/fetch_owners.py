@@ -52,7 +52,7 @@ class PartsRead(Reply):
 
 
 class CancelWatch(FromImage):
-    """A call to reply to a watch now, because the Fetch does not need the watch any more.
+    """A call to reply now to a watch, a read that waits for more records, because the Fetch does not need it any more.
 
     The call names the caller's version of the metadata: the owner may park the watch until it has this version,
     and the cancellation must not overtake the watch.
@@ -181,7 +181,7 @@ class RemoteReads:
 
 @handles(CANCEL_WATCH)
 def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
-    """Reply to a watch now, because the Handler that called does not need it any more."""
+    """Reply now to a watch, a read that waits for more records, because the caller does not need it any more."""
     services.owner.purgatory.complete_all((WATCH, *body.watch))
     on_reply(Reply())
 

@@ -69,7 +69,7 @@ def send_fd(sock: socket.socket, payload: bytes, fd: int | None = None) -> bool:
 
 
 def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | None:
-    """Receive one message and its descriptor, which the caller owns from now on; None if there is none yet.
+    """Receive one message and its descriptor, if any, which the caller then owns. None: no message has arrived.
 
     Raises EOFError when the peer has closed, and TruncatedDescriptor.
     """

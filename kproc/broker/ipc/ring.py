@@ -203,7 +203,7 @@ class RingProducer(_RingEnd):
             self._written = start + length
 
     def _pad(self) -> None:
-        """Fill the end of the ring, so that the next record begins at slot 0."""
+        """Fill the end of the ring with a padding record, so that the next record begins at slot 0."""
         slot = self._written & self._mask
         _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
 

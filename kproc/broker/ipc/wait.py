@@ -119,8 +119,9 @@ class Sleeper:
         """Do the whole handshake around `poll`, usually an epoll's bound method, and return its events.
 
         `has_work` checks everything that a Waker announces. If it finds something, nothing is polled. If the timeout
-        ends the sleep although there is work, the work's producer gets WAKE_GRACE_S to finish its wake-up. After that
-        it counts as rescued. `since_ns` is the present time, if the caller has just read the clock.
+        ends the sleep although there is work, the work's producer gets WAKE_GRACE_S to finish its wake-up. If it does
+        not come, it was lost, and `rescued_count` rises. `since_ns` is the present time, if the caller has just read
+        the clock.
         """
         words, index = self._words, self._index
         # prepare() and cancel() are written out here, because every sleep runs this code.

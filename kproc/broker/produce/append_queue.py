@@ -148,7 +148,10 @@ class AppendQueue:
         self._inspection.pause(owned.log.state)
 
     def resume(self) -> None:
-        """Append paused batches of one partition, as many as a duty cycle may read. Fail them if it was transferred."""
+        """Append paused batches of one partition, as many as a duty cycle may read.
+
+        Fail them if the partition was transferred or deleted.
+        """
         self.flush()  # Batches that are queued for a paused partition are paused, too, behind the others.
         owned, waiting = next(iter(self.paused.items()))
         first = waiting.popleft()

@@ -127,7 +127,7 @@ class RecordRouter:
         self._transactions = TransactionalProduce(services, queue)
         # Calls to other owners that have no last reply yet, oldest first.
         self._open_forwards: dict[ForwardReply, None] = {}
-        # These keep the order of records when owners change: see "partitions of other Handlers" below.
+        # The next three fields keep the order of records when owners change: see "partitions of other Handlers" below.
         self._guards: dict[PartitionKey, ReorderGuard] = {}
         self._moved_at: dict[PartitionKey, int] = {}
         self._known_since = 0

@@ -108,7 +108,7 @@ class ProduceTarget(Protocol):
         """The request's transactional id. None if its batches cannot belong to transactions."""
 
     def decide(self, result: Result) -> None:
-        """Store the result. Send the response if it was the last one."""
+        """Store the result. If it is the last one of the request, send the response."""
 
     def fail(self) -> None:
         """Fail the request after an unexpected exception. This may close its connection."""

@@ -64,7 +64,7 @@ def _producer_of(records: memoryview) -> tuple[int, int, int]:
 
 
 def refusal_of_transaction(context: RequestContext, request: ProduceRequest) -> int:
-    """Return the error code for the whole request, or 0.
+    """Return the error code for the whole request, or 0 if its transactional batches are permitted.
 
     As in Kafka, transactional batches need WRITE on the transactional id, and all must be of one producer.
     """
@@ -232,7 +232,7 @@ class TransactionalProduce:
         self._to_verify.append(waiting)
 
     def _still_waiting(self, owned: OwnedPartition, producer_id: int, epoch: int) -> _ParkedBatches | None:
-        """Return the producer's parked batches, or None.
+        """Return the producer's parked batches, or None if it has none.
 
         If a newer epoch or a marker has ended their transaction, reject and remove them first.
         """

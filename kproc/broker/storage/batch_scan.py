@@ -158,7 +158,7 @@ def _check_shape(position: int, header: Header, total: int, end: int) -> None:
 
 
 def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | None:
-    """Return the format, 0 or 1, of the whole message from before Kafka 0.11 at a position, or None."""
+    """Return the format, 0 or 1, of the message from before Kafka 0.11 at a position. None if there is no whole one."""
     total = old_message_bytes(fs.read(descriptor, OLD_HEAD.size, position=position))
     if total is None or total > end - position:
         return None

@@ -262,7 +262,7 @@ class CompactionPass:
             self._is_changed = True
 
     def _filter(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """Filter a data batch. Return _WHOLE, a batch with the remaining records, or None."""
+        """Filter a data batch. Return _WHOLE if all records stay, a batch of the remaining ones, or None if none do."""
         survivors = self._survivors
         assert survivors is not None
         if self._transactions.on_batch(header) or not header[RECORD_COUNT]:
@@ -314,7 +314,7 @@ class CompactionPass:
         return self._now_ms + self._delete_retention_ms
 
     def _is_newest_of_producer(self, header: Header) -> bool:
-        """Return True if the batch holds a producer's newest sequence, or, without one, the marker with its epoch."""
+        """Return True for a producer's newest data batch or, if it has none, for a marker with its newest epoch."""
         known = self._facts.producers.get(header[PRODUCER_ID])
         if known is None:
             return False

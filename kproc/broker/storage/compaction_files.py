@@ -99,7 +99,7 @@ class CleanedSegment:
             raise
 
     def path(self, suffix: str) -> Path:
-        """Return the path of one of the files."""
+        """Return the path of the segment's .cleaned file with this suffix."""
         return self._directory / (segment_file_name(self.base_offset, suffix) + CLEANED_SUFFIX)
 
     def add(self, header: Header, batch: bytes | memoryview, *, largest: int, is_empty: bool) -> None:

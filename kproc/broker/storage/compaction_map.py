@@ -68,9 +68,10 @@ class KeyMap:
         self.advance(last_offset_of(header))
 
     def advance(self, offset: int) -> None:
-        """Advance to an offset.
+        """Advance `latest` to an offset.
 
-        The caller guarantees that only gaps, aborted batches and control batches are before it, which add no keys.
+        The caller guarantees that all records up to there that it has not added need no key: they are of control
+        batches or aborted transactions.
         """
         self.latest = max(self.latest, offset)
 

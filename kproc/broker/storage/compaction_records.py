@@ -195,7 +195,10 @@ class OffsetFlags:
         page[number % self.PAGE_OFFSETS] = flag
 
     def count(self, first: int, last: int) -> tuple[int, int] | None:
-        """Return how many offsets of a range have the flag 1 and how many 2, or None if the range is too long."""
+        """Return how many offsets from `first` to `last` have the flag 1 and how many 2, or None if they are too many.
+
+        `first` and `last` are distances from the section's first offset.
+        """
         size = self.PAGE_OFFSETS
         if (last - first) // size > self._PAGES_COUNTED_MAX:
             return None

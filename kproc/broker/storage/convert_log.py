@@ -79,7 +79,7 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool, dry_r
             entries = _entries(fs, source, size, path, is_last=is_last)
             return sum(len(_decode(content, path)[1]) for magic, content in entries if magic in OLD_MAGICS)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-        # Left by a conversion that was killed. Its source still has its name, so nothing is lost.
+        # A conversion that was killed has left this file. Its source still has its name, so nothing is lost.
         fs.unlink(temporary)
         target = fs.open(temporary, create=True)
         try:

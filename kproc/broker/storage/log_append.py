@@ -211,7 +211,7 @@ class LogAppender:
         return result
 
     def _plan(self, batches: list[memoryview], origin: str, now_ms: int, results: _Results) -> AppendRun:
-        """Check the next batches, stamp offsets, and add results. Stop before a batch that needs a new segment."""
+        """Check the next batches, stamp offsets, add results. Stop before one that needs a new segment or must wait."""
         # This is the hottest loop of the broker. It calls no Python function for a plain batch with one record.
         state = self._state
         segment, start = state.active, len(results)
@@ -316,7 +316,7 @@ class LogAppender:
         state.roll(state.end_offset, now_ms)
 
     def _prepare(self, now_ms: int) -> AppendLimits:
-        """Prepare the files for an append, and return the limits that its batches must keep."""
+        """Record a new leader epoch, truncate a failed write, and return the limits that the next batches must keep."""
         if not self._is_epoch_begun:
             self._start_epoch()
         if self._state.is_torn:
@@ -460,7 +460,10 @@ class LogAppender:
             state.write_snapshot()
 
     def _undo(self, run: AppendRun, failure: StorageFailure, results: _Results) -> None:
-        """Undo the changes that a run made before its failed write, and fail the run's batches."""
+        """Undo the changes that a run made before its failed write, and fail the run's batches.
+
+        Truncates the partial write after a Shortage. Any other failure takes the log offline.
+        """
         state = self._state
         state.tail.truncate(run.tail_count)
         for producer_id, entry in reversed(run.producers):

@@ -224,7 +224,7 @@ def _check_batch(path: Path, batch: DumpedBatch, expected: int) -> list[Problem]
 
 
 def _check_indexes(fs: Fs, directory: Path, base: int, ends: dict[int, int]) -> list[Problem]:
-    """Check that every index entry matches the .log file."""
+    """Return a problem for each damaged index, and for each index entry that does not match the .log file."""
     problems: list[Problem] = []
     last_offset = max(ends.values(), default=base)
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):

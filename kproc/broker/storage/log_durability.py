@@ -146,7 +146,7 @@ class LogDurability:
             self.check_removed()
 
     def _mark_sealed(self, segments: Sequence[LogSegment]) -> None:
-        """Record on each sealed segment that a round has synced that the whole file is on the disk.
+        """Record in the attributes of these sealed segments that a round has synced their whole files.
 
         A segment that is filled and sealed within one round is in no later round, so run_sync() never marks it. In a
         compacted log recovery expects a segment to end where the next one begins only if it has a mark. A log that is
@@ -229,7 +229,7 @@ class LogDurability:
         self.mark_synced(point)
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Return True if flush.messages, flush.ms or a sealed segment requires a sync, also without acks=all."""
+        """Return True if flush.messages, flush.ms or a sealed segment requires a sync of records that have none yet."""
         state = self._state
         # Without unsynced records no setting requires a sync, however long ago the last one was.
         unsynced = state.end_offset - state.recovery_point

@@ -110,7 +110,7 @@ def _judge_without_epochs(directory: Path, first: int, recorded_start: int, *, i
     """Check a log that begins above the start in the data directory's checkpoint, and has no leader epochs.
 
     A power loss can remove leader-epoch-checkpoint, and the checkpoint can be a minute older than the last deletion.
-    After a clean stop the checkpoint is exact, so raise Corrupt.
+    Then only log a warning. After a clean stop the checkpoint is exact, so raise Corrupt.
     """
     found = (
         f"{directory} begins at offset {first}, the checkpoint says {recorded_start}, and "

@@ -172,7 +172,7 @@ class LogState:
         return self.segments.info(self.end_offset)
 
     def oldest_segments(self, count: int) -> list[SegmentInfo]:
-        """Return the info of the `count` oldest segments."""
+        """Return the SegmentInfo of the `count` oldest segments."""
         return self.segments.info(self.end_offset, count)
 
     def sizes(self) -> tuple[int, int]:
@@ -195,9 +195,9 @@ class LogState:
     def done_or_offline(self, what: str) -> Iterator[None]:
         """Provide a context for a change of the log's files. `what` names the change in messages.
 
-        If the disk fails half way, the log goes offline until the broker's next start reads the files. After a Shortage
-        the owner opens the log again at the next request. Any other exception becomes a FatalError, which ends the
-        Handler, and its successor reads the files.
+        If the disk fails half way, the log goes offline until its next opening reads the files. After a Shortage the
+        owner opens it again at the next request. Any other exception becomes a FatalError, which ends the Handler, and
+        its successor reads the files.
         """
         try:
             yield

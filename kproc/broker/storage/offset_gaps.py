@@ -47,7 +47,7 @@ def fill_offset_gaps(fs: Fs, directory: Path) -> int:
 
 
 def _empty_batch(first: int, following: int, epoch: int) -> bytes:
-    """Encode a batch without records that has the offsets from `first` up to `following`."""
+    """Encode a batch without records that has the offsets from `first` to before `following`."""
     delta = following - first - 1
     no_producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
     return emptied((first, 0, epoch, MAGIC, 0, 0, delta, NO_TIMESTAMP, NO_TIMESTAMP, *no_producer, 0))

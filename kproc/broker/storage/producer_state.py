@@ -323,7 +323,7 @@ class ProducerTable:
         return AbortedTransaction(producer_id, started, offset, stable)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Restore a producer's earlier entry after a failed append. None if the producer was unknown."""
+        """Restore a producer's earlier entry after a failed append. `entry` is None if the producer was unknown."""
         # The failed append may have begun a transaction. Remove it before the earlier entry is restored.
         self._open.pop(producer_id, None)
         if entry is None:

@@ -119,7 +119,7 @@ def _check_bounds(fs: Fs, directory: Path, config: LogConfig, last: LastStop, na
 
 
 def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_checked: bool) -> LogSegment:
-    """Open a segment. If only the owner died, `is_checked` is False: the owner has checked the segment."""
+    """Open a segment, and with `is_checked` check its size and format. If only the owner died, it had checked both."""
     segment = LogSegment.open(fs, directory, base)
     try:
         if is_checked:

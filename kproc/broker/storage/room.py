@@ -31,8 +31,8 @@ class CountingFs:
         method = getattr(fs, name)
         # Cache the method on the instance, so that Python does not call __getattr__ for it again.
         setattr(self, name, method)
-        # A sync thread can run this while the Handler's thread runs `divert`, and would cache the former method for
-        # ever. If `divert` comes after this comparison, `divert` removes the method.
+        # A sync thread can run __getattr__ while the Handler's thread runs `divert`, and would cache the former method
+        # for ever. If `divert` comes after this comparison, `divert` removes the method.
         if self.wrapped is not fs:
             self.__dict__.pop(name, None)
         return method

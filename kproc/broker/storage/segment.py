@@ -222,7 +222,7 @@ class LogSegment:
         return FileRange(self.path_bytes, self.inode, position, length)
 
     def load_first_timestamp(self) -> int | None:
-        """Return the largest timestamp of the first batch in ms, or None if empty. segment.ms counts from it."""
+        """Return the largest timestamp of the first batch in ms, from which segment.ms counts. None: no batch."""
         if self.first_timestamp is None and self.size:
             _, header = next(walk_headers(self.fs, self.descriptor(), 0, self.size, chunk_bytes=64))
             self.first_timestamp = header[MAX_TIMESTAMP]

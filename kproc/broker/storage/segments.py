@@ -132,7 +132,7 @@ class SegmentList:
         return segment
 
     def info(self, end_offset: int, count: int | None = None) -> list[SegmentInfo]:
-        """Return the info of the segments, or of the `count` oldest ones, for retention."""
+        """Return the SegmentInfo of all segments, or of the `count` oldest ones, for retention."""
         # Each segment ends where the next one begins, because offsets have no gaps between segments.
         nexts = [*self._bases[1:], end_offset]
         return [

@@ -42,7 +42,7 @@ class SearchPaused(Exception):
 
 
 class TimestampSearch:
-    """The state of a search.
+    """The state of a search for a record by its timestamp.
 
     Call `start_slice` before each slice, and `search_batch` for each batch that can have the record by its header.
     """

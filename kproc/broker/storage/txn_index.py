@@ -52,7 +52,7 @@ class TxnIndex:
 
     @property
     def last_marker(self) -> int:
-        """Offset of the newest marker that aborted a transaction, or -1."""
+        """Offset of the newest marker that aborted a transaction, or -1 without rows."""
         rows = self._load()
         return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
 
@@ -166,7 +166,7 @@ def _pack(aborted: AbortedTransaction) -> bytes:
 
 
 def _row_of(rows: bytes, offset: int) -> int:
-    """Return the number of the first row whose marker is at or behind `offset`."""
+    """Return the number (from 0) of the first row whose marker is at or behind `offset`, or the number of all rows."""
     size = TXN_ENTRY.size
     return bisect_left(range(len(rows) // size), offset, key=lambda row: _marker_at(rows, row * size))
 

@@ -80,7 +80,8 @@ class Wakeable(Protocol):
 class BlockOwner(Protocol):
     """The memory from which an agent allocates blocks for large frames.
 
-    It is the arena of a Processor, or for clients that have not logged in its LoginBlocks (processor/frame_memory.py).
+    It is the arena of a Processor. For clients that have not logged in, it is the Processor's LoginBlocks
+    (processor/frame_memory.py).
     """
 
     capacity: int
@@ -113,7 +114,7 @@ REST_MS: Final = 500
 
 
 def beat_ms(hung_ms: int) -> int:
-    """Return the longest sleep of an idle role in ms, so that it stores 3 heartbeats within `hung_ms`."""
+    """Return the longest sleep of an idle role in ms, so that it stores 3 heartbeats within `hung_ms` (0: no limit)."""
     return max(STORE_MS, min(REST_MS, hung_ms // 3)) if hung_ms else REST_MS
 
 
