@@ -23,7 +23,7 @@ _TopicPartition = tuple[bytes, int]
 
 
 class ShareAssignorMember(msgspec.Struct, frozen=True):
-    """A member as the assignor sees it."""
+    """The assignor's input for one member."""
 
     topic_ids: frozenset[bytes]  # The topics of its subscription that exist.
     target: ShareAssignment  # The partitions of its present target; empty for a new member.
@@ -55,10 +55,10 @@ def assign_simple(
 
 
 def _balances(members: Mapping[str, ShareAssignorMember]) -> list[tuple[frozenset[bytes], list[str]]]:
-    """Return the topics that are balanced together, each with its subscribers."""
+    """Return pairs (topics that are balanced together, ids of the members that subscribe to them)."""
     subscriptions = {member.topic_ids for member in members.values()}
-    # The usual case. All topics in one balance avoid that the members with the lowest names get the first
-    # partition of every topic.
+    # Usually all members have the same subscription. Balance all topics together then: with one balance for each topic,
+    # the members with the lowest ids would get the first partition of every topic.
     if len(subscriptions) == 1:
         return [(subscriptions.pop(), list(members))]
     subscribers: dict[bytes, list[str]] = {}
@@ -117,7 +117,7 @@ class _Balance:
         self._owners[partition].remove(member_id)
 
     def _release_overshared(self) -> Work:
-        """Release the surplus members of each partition. Members with too many partitions lose theirs first."""
+        """Remove surplus members from each partition, first those with the most partitions above their share."""
         for partition, owners in self._owners.items():
             surplus = len(owners) - self._sharing
             if surplus > 0:
@@ -139,7 +139,7 @@ class _Balance:
         return self._share[member_id] - len(self.owned[member_id])
 
     def _fill(self) -> Work:
-        """Assign each partition to the number of members that shall share it."""
+        """Add members to each partition until it has as many as shall share it."""
         unfilled = [member_id for member_id in self.owned if self._missing(member_id) > 0]
         for partition in self._partitions:
             owners = self._owners[partition]
@@ -160,10 +160,10 @@ class _Balance:
         self._owners[partition].add(member_id)
 
     def _swap(self, partition: _TopicPartition, unfilled_id: str) -> None:
-        """Give a partition to a member that passes another one to `unfilled_id`, which has `partition` already.
+        """Assign `partition` to a member that passes one of its other partitions to `unfilled_id`.
 
-        Such a member exists: a member without `partition` has its full share, so it has at least as many partitions as
-        `unfilled_id`.
+        The member `unfilled_id` has too few partitions, but has `partition` already. A member that can pass one exists:
+        a member without `partition` has its full share, so it has at least as many partitions as `unfilled_id`.
         """
         for member_id, owned in self.owned.items():
             spare = set() if partition in owned else owned - self.owned[unfilled_id]

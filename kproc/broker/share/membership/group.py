@@ -141,7 +141,7 @@ class ShareGroup:
     def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
         """Return the member that sent the request, or None if a new member joins.
 
-        Raises KafkaError if the member is fenced.
+        Raises KafkaError if the member is unknown or fenced, or if the group is full.
         """
         member = self.state.members.get(request.member_id)
         size_max = self._environment.config.group_share_max_size
@@ -201,7 +201,7 @@ class ShareGroup:
         self._checked = checked
 
     def raise_epoch(self, epoch: int) -> None:
-        """Raise the group's epoch to `epoch`, with which the share coordinators let stored states be replaced."""
+        """Raise the group's epoch to `epoch`, because share coordinators reject state epochs below the stored one."""
         metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
         self._set_epoch(epoch, metadata_hash)
 
@@ -276,7 +276,7 @@ class ShareGroup:
         self.computation.start(self._compute_target(wall_ms), now_ms)
 
     def _compute_target(self, wall_ms: int) -> Work:
-        """Compute the target assignment of the group's present epoch, and append it at the end."""
+        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, epoch, assignable = self.state, self.state.epoch.epoch, self._assignable()
         targets = yield from assign_simple(self._assignor_members(), assignable)
         # Discard the result if partitions were initialized meanwhile. New partitions do not raise the epoch while it is
@@ -345,7 +345,7 @@ class ShareGroup:
     # -- deadlines ---------------------------------------------------------------------------------------------
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of a group that was loaded."""
+        """Start the sessions of all members of a group that was loaded."""
         for member in self.state.members.values():
             self._renew_session(member, now_ms)
 
@@ -361,7 +361,7 @@ class ShareGroup:
         return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
-        """Remove members whose session is over, and compute the assignment that the interval has delayed."""
+        """Remove members whose session has expired. Compute a target that share.assignment.interval.ms has delayed."""
         expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms)
         try:
             if expired:
@@ -486,7 +486,7 @@ def _describe_member(member: ShareMember) -> DescribedShareMember:
 
 
 def _check_epoch(state: ShareMemberState, epoch: int) -> None:
-    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
+    """Raise FENCED_MEMBER_EPOCH unless `epoch` is the present or previous epoch of the member."""
     # The member repeats the previous epoch if the response with its new one was lost.
     if epoch in (state.epoch, state.previous_epoch):
         return

@@ -76,7 +76,8 @@ class ChangedShareOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
     error_code: int = 0
     error_message: str | None = None
-    # Topic name -> partition -> error code. A deletion has one code for the whole topic, under partition -1.
+    # Topic name -> partition -> error code. A deletion has one code for the whole topic, under partition -1, or an
+    # empty dict if the group has no offsets of the topic.
     codes: dict[str, dict[int, int]] = {}
 
 

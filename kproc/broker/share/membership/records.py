@@ -55,7 +55,7 @@ class ShareSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> SubscriptionContent:
-        """The part that can be long."""
+        """The part that can be long: the topic names."""
         return SubscriptionContent(self.topic_names)
 
 
@@ -98,10 +98,10 @@ class NamedPartitions(msgspec.Struct, frozen=True):
 
 
 class ShareTopics(msgspec.Struct, frozen=True):
-    """Value of a record of type 15: the topics whose share partitions have a state in the share coordinator.
+    """Value of a record of type 15: the topics whose share partitions have, get or lose a state.
 
-    The keys are topic ids. A topic is `deleting` while its states are deleted because of a request to delete the
-    group's offsets.
+    The keys are topic ids. `initializing`: partitions whose state a share coordinator was asked to create.
+    `deleting`: topics whose states are being deleted, together with the group or with its offsets of the topic.
     """
 
     initializing: Mapping[bytes, NamedPartitions] = {}

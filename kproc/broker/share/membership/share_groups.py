@@ -103,7 +103,7 @@ class ShareGroups:
         self._replay.replay(*SHARE_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[ShareGroupState]:
-        """Return the states that exist after the replay, once."""
+        """Remove and return the replayed states of the groups that exist."""
         return self._replay.pop()
 
     def add(self, state: ShareGroupState) -> ShareGroup:
@@ -116,7 +116,7 @@ class ShareGroups:
     def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResult:
         """Handle a ShareGroupHeartbeat. Return the member's assignment or an error, and never raise KafkaError.
 
-        Also initializes the states of share partitions that the group has got by it.
+        Also starts to initialize the missing states of partitions to which the group subscribes.
         """
         try:
             group = self._group_of(group_id, request)
@@ -200,8 +200,8 @@ class ShareGroups:
                 topic_id = self._topics.id_of(name)
                 if topic_id is None:
                     codes[name] = {ALL_PARTITIONS: int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
-                # A topic in `deleting` is left from a request that a crash has interrupted. Deleting its
-                # states again finishes that request.
+                # A topic in `deleting` is left from a request that failed or that a crash has interrupted.
+                # Deleting its states again finishes that request.
                 elif topic_id in topics.initialized or topic_id in topics.deleting:
                     names[topic_id] = name
                 else:

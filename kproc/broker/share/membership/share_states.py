@@ -20,12 +20,12 @@ T = TypeVar("T")
 OnCodes = Callable[[list[int]], None]
 # Limit of the items in one call. A topic can have thousands of partitions, and an item takes 60 us.
 ITEMS_AT_ONCE: Final = 200
-# Calls with more items take turns, because many groups can have them at the same time.
+# Requests with more items send one call in a duty cycle, because many groups can have such requests at the same time.
 _FREE_ITEMS: Final = 20
 
 
 class ShareStates(msgspec.Struct, frozen=True):
-    """The functions that send items to the share coordinators. An item is named by its `state_key`."""
+    """The functions that call the share coordinators. Each item of a call is a share partition, by its `state_key`."""
 
     initialize: Callable[[Sequence[tuple[str, InitializeState]], OnCodes], None]
     delete: Callable[[Sequence[str], OnCodes], None]
@@ -39,7 +39,7 @@ class ShareStates(msgspec.Struct, frozen=True):
         is_over: Callable[[], bool],
         on_done: OnCodes,
     ) -> None:
-        """Initialize the states of (topic id, partition). `on_done` gets their error codes in the same order.
+        """Initialize the states of the share partitions. `on_done` gets their error codes in the order of `partitions`.
 
         is_over: returns True when no further calls may be sent. The remaining states get NOT_COORDINATOR.
         """
@@ -52,7 +52,7 @@ class ShareStates(msgspec.Struct, frozen=True):
         topics: Mapping[bytes, NamedPartitions],
         on_done: Callable[[set[bytes], int], None],
     ) -> None:
-        """Delete the states of topics. `on_done` gets the topics of which no state is left, and the first error."""
+        """Delete the states of topics. `on_done` gets the topics with no state left, and the first error or 0."""
         pairs = [(topic_id, each) for topic_id, topic in topics.items() for each in sorted(topic.partitions)]
 
         def on_codes(codes: list[int]) -> None:
@@ -68,7 +68,7 @@ class ShareStates(msgspec.Struct, frozen=True):
         on_done: OnCodes,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Send items a part at a time, until `is_over`. `on_done` gets the codes of all items at the end.
+        """Send calls with up to ITEMS_AT_ONCE items, until `is_over`. `on_done` gets the codes of all items at the end.
 
         Items that were not sent get NOT_COORDINATOR.
         """

@@ -60,7 +60,7 @@ class StoredStates:
     # -- states of new partitions ------------------------------------------------------------------------------
 
     def initialize(self, group: ShareGroup) -> None:
-        """Request the initialization of states that are missing, unless such a request is open."""
+        """Request the initialization of missing states, unless such a request is open or failed less than 1 s ago."""
         # A call is open, or the last one has failed within the last second. Heartbeats of many members would
         # otherwise repeat it at once.
         if self._timing.now_ms() < group.initialize_after_ms:
@@ -85,7 +85,7 @@ class StoredStates:
 
         With kproc.flush=none, a power loss can remove the state although the group's record 15 survives. Then
         share.auto.offset.reset decides where the group continues, as for a consumer group without committed offsets.
-        Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
+        Raises KafkaError (INVALID_REQUEST) if the group's record 15 does not have the partition as initialized.
         """
         group, place = self._groups.get(key.group_id), (key.topic_id, key.partition)
         if not isinstance(group, ShareGroup):
@@ -222,7 +222,7 @@ class StoredStates:
     # -- deletion ----------------------------------------------------------------------------------------------
 
     def delete_group(self, group: ShareGroup, on_done: Callable[[Code], None]) -> None:
-        """Delete all states of a group that is being deleted. `on_done` gets an error code."""
+        """Delete all states of a group that is being deleted. `on_done` gets NONE or an error code."""
         topics = group.state.topics
         names = {
             topic_id: topic.name for topic_id, topic in {**topics.initializing, **topics.initialized}.items()
@@ -245,7 +245,10 @@ class StoredStates:
                 yield _GROUP_COST
 
     def retry_removal(self) -> Work:
-        """Delete the states of topics that were deleted since the load and that a group still has."""
+        """Delete the states of deleted topics that a group still has, because an earlier deletion failed.
+
+        Does nothing before the first `remove_topics`.
+        """
         if self._gone is not None:
             yield from self.remove_topics(self._gone)
 

@@ -58,14 +58,15 @@ DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 # Records and bytes of one batch of dead letters. A larger batch would make the duty cycle too long.
 _RECORDS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 256 << 10
-# A batch of dead letters with copies ends when so many decompressed bytes and records of the log were read for it. A
+# A batch of dead letters with copies ends when so many decompressed bytes or records of the log were read for it. A
 # Handler makes one such batch in a duty cycle.
 _READ_BYTES_MAX: Final = 8 << 20
 _READ_RECORDS_MAX: Final = 10_000
 # Upper limits of the bytes that a record and a header have besides their contents.
 _RECORD_OVERHEAD_BYTES: Final = 40
 _HEADER_OVERHEAD_BYTES: Final = 10
-# A share partition waits for this time (ms) while a call of its predecessor in this Handler is in flight.
+# A share partition that was dropped and loaded again waits for this time (ms) while a call from before the drop is in
+# flight.
 _PREDECESSOR_PAUSE_MS: Final = 100
 # Attempts for one batch, and the pause (ms) after the first of them, as in Kafka. Each further pause is twice as long.
 _ATTEMPTS: Final = 5
@@ -121,7 +122,7 @@ class DeadLetterWriter:
         self._originals: tuple[SharePartition, _Originals] | None = None
 
     def write(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
-        """Write records as dead letters. Archive them when they are written."""
+        """Write records as dead letters. Archive them when they are written or cannot be written."""
         if letters:
             self._queues.setdefault(partition, _Queue()).letters.extend(letters)
             self._write_next(partition)
@@ -250,7 +251,8 @@ class DeadLetterWriter:
             queue.is_unsure = False
             written, unwritten = _divide([*queue.batch, *queue.letters], sorted(answer["offsets"]))
             queue.batch, queue.letters = written, deque(unwritten)
-            # Without progress keep the number of failed attempts, because the attempts must end.
+            # If the topic has none of the letters, keep the number of failed attempts. `_finish` would reset it, and
+            # the attempts would never end.
             if written:
                 self._finish(partition, queue, None)
 
@@ -459,7 +461,7 @@ def _no_original(_offset: int) -> Record | None:
 class _Originals:
     """Reads a log's records for their dead letters, which are looked up in roughly ascending order.
 
-    Producers choose what a batch becomes when it is decompressed. So a batch above the limits of records_inside.py is
+    A small batch of a producer can decompress to a huge one. Therefore a batch above the limits of records_inside.py is
     not read, and its dead letters have headers only.
     """
 
@@ -483,12 +485,12 @@ class _Originals:
         self.renew_budget()
 
     def renew_budget(self) -> None:
-        """Start a new batch of dead letters."""
+        """Reset the budget of bytes and records, because a new batch of dead letters begins."""
         self._budget_bytes, self._budget_records = _READ_BYTES_MAX, _READ_RECORDS_MAX
 
     @property
     def has_budget(self) -> bool:
-        """False if the originals of this batch of dead letters were expensive enough."""
+        """False if as much of the log was read for this batch of dead letters as one duty cycle allows."""
         return self._budget_bytes > 0 and self._budget_records > 0
 
     def find(self, offset: int) -> Record | None:

@@ -31,7 +31,7 @@ class ShareSettings(NamedTuple):
     copies_dead_letters: bool = False
 
     def start_timestamp(self, wall_ms: int) -> int:
-        """Return the timestamp of ListOffsets for the first offset: EARLIEST, LATEST or a time in ms."""
+        """Return the ListOffsets timestamp that finds the start offset: EARLIEST, LATEST or ms since 1970."""
         if self.auto_offset_reset == "earliest":
             return EARLIEST
         found = _DURATION.fullmatch(self.auto_offset_reset)

@@ -79,7 +79,7 @@ class InFlightRecords:
     def __init__(self, start_offset: int, rules: Rules, batches: Iterable[StateBatch] = ()) -> None:
         """Load a window from the persisted states, `batches`.
 
-        Offsets between them were acquired once, but are not finished.
+        Offsets between them are available: they were acquired, but no change of theirs was persisted.
         """
         self.start_offset = start_offset
         self.rules = rules
@@ -151,7 +151,7 @@ class InFlightRecords:
             self._advance()
 
     def _append(self, state: RecordState, last: int, delivery_count: int) -> None:
-        """Extend the window to an offset with a loaded state, unless the window reaches further."""
+        """Extend the window up to the offset `last` with a state, unless the window reaches that far already."""
         first = self.end_offset
         if last >= first:
             run = Run(first, last, state, delivery_count, last - first + 1)
@@ -164,7 +164,7 @@ class InFlightRecords:
                 self._finished_count += last - first + 1
 
     def _advance(self) -> None:
-        """Move the start offset behind finished records."""
+        """Move the start offset above the finished records at the start of the window."""
         count = 0
         for run in self._runs:
             if run.state not in _FINISHED:
@@ -181,7 +181,7 @@ class InFlightRecords:
     # -- acquire -----------------------------------------------------------------------------------------------
 
     def first_available(self) -> Run | None:
-        """Return the first run that was delivered before and can be acquired again."""
+        """Return the first run of the window that can be acquired again, or None."""
         heap = self._available
         while heap:
             run = self._runs.find(heap[0])
@@ -214,7 +214,7 @@ class InFlightRecords:
         self._advance()
 
     def archive(self, first: int, last: int, state: RecordState) -> None:
-        """Archive the records of a range that have a state, without persistence.
+        """Archive the records of a range that are in the state `state`, without persistence.
 
         The log has no such records any more, or they belong to an aborted transaction. A load finds that out again.
         """

@@ -98,7 +98,10 @@ def find_last_letters(
     source: LetterSource,
     on_answer: OnAnswer,
 ) -> None:
-    """Answer with the records' offsets of the share partition's last batch, when that is durable."""
+    """Answer with the offsets of the records whose letters are in the last batch of the share partition.
+
+    The answer waits until that batch is durable. The list is empty if the log has no letters of the share partition.
+    """
     if not _is_current(services, source):
         on_answer(_failed(partition.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
         return
@@ -126,7 +129,7 @@ def _is_current(services: Services, source: LetterSource) -> bool:
 
 
 def _offsets_in(log: Log, last: int, producer_id: int) -> list[int]:
-    """Return the records' offsets of the letters in the batch that ends at the offset `last`.
+    """Return the original records' offsets, which letters have as a header, of the batch that ends at `last`.
 
     The result is empty if retention or compaction has removed the batch.
     """
@@ -137,7 +140,8 @@ def _offsets_in(log: Log, last: int, producer_id: int) -> list[int]:
         return []
     # A copied record can be a dead letter itself. Its headers come first, so the last one of the name counts.
     values = [dict(record.headers).get(OFFSET_HEADER) for record in walk_batch(batch, _BATCH_BYTES_MAX)]
-    # A client that may write to the topic can produce such a batch with any value.
+    # A client that may write to the topic can produce a letter with any value of this header. Skip values that are no
+    # offset.
     return [int(value) for value in values if value and len(value) <= _OFFSET_DIGITS_MAX and value.isdigit()]
 
 

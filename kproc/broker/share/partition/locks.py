@@ -38,7 +38,7 @@ class Locks:
             self._ranges[deadline_ms] = min(first, known[0]), max(last, known[1])
 
     def next_ms(self, start_offset: int) -> int | None:
-        """Return the next deadline in ms, or None. Deadlines of offsets below `start_offset` are discarded."""
+        """Return the next deadline in ms, None if there is none. Discard deadlines of offsets below `start_offset`."""
         while self._heap:
             deadline_ms = self._heap[0]
             if self._ranges[deadline_ms][1] >= start_offset:
@@ -47,7 +47,10 @@ class Locks:
         return None
 
     def pop_due(self, now_ms: int) -> list[tuple[int, int]]:
-        """Remove the deadlines that have passed. Return the lowest and the highest offset of each."""
+        """Remove the deadlines that have passed. Return (lowest, highest offset) of each.
+
+        Records between the two offsets can have other deadlines, so the caller must check each record.
+        """
         due: list[tuple[int, int]] = []
         while self._heap and self._heap[0] <= now_ms:
             due.append(self._pop())

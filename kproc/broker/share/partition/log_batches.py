@@ -50,7 +50,7 @@ class LogBatches:
         return [(batch.first, batch.last) for batch in self._batches]
 
     def ranges(self, first: int, last: int) -> list[FileRange]:
-        """Return the bytes of the batches with the offsets `first` to `last`."""
+        """Return the file ranges of the batches that have offsets of `first` to `last`. Join adjacent ranges."""
         ranges: list[FileRange] = []
         for batch in self._batches:
             if batch.last < first or batch.first > last:

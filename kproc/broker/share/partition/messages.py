@@ -72,7 +72,8 @@ class AcquireParts(ForOwner):
     """A call to acquire records of partitions in this order, within limits for all of them together.
 
     records_max: with `is_exact` (record_limit mode, KIP-1206) a hard limit. Otherwise the last batch may exceed it.
-    batch_size: the largest number of records in one acquired range, or 0.
+    batch_size: a range that is delivered for the first time ends with the batch in which it reaches so many records.
+    0: such ranges are not divided.
     bytes_max: the first batch of records may exceed it if `can_exceed`, which is True while the response has no
     records.
     """
@@ -95,7 +96,7 @@ class AcquiredRange(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AcquiredPart(msgspec.Struct, array_like=True):
-    """The result for one partition: an error, or the records.
+    """The result for one partition: an error, or the acquired records, of which there can be none.
 
     The ranges of the files can have more records than the acquired ones, as in Kafka. The client skips the other
     records.
@@ -148,10 +149,10 @@ class PartsAcknowledged(Reply):
 
 
 class WatchParts(ForOwner):
-    """A call that is replied to when records of one of the partitions can be acquired. It acquires nothing.
+    """A call that is replied to when records of the partitions can be acquired. It acquires nothing.
 
     watch: the calling Handler and a number, as in a Fetch's watch. `fetch_owners.CANCEL_WATCH` ends it.
-    bytes_min: the least size of the records for which the watch ends.
+    bytes_min: the watch ends when the partitions together have so many bytes of records that can be acquired.
     deadline_ns: the time of its end in any case, in the monotonic clock that all processes of a host share.
     """
 

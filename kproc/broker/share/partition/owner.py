@@ -57,7 +57,7 @@ def _key(group_id: str, part: SharePart) -> SharePartitionKey:
 
 
 def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
-    """Return the code and the message for a partition of the call that failed."""
+    """Return the error code and message of a partition. OPENS_LATER: the former owner still has its log open."""
     # The former owner has not closed the log yet. The home retries, and the client sees no error.
     if isinstance(error, PartitionMoving):
         return OPENS_LATER, None
@@ -122,7 +122,7 @@ class _Acknowledging:
 def acknowledge_for_home(
     services: Services, body: AcknowledgeParts, on_reply: OnResult[PartsAcknowledged]
 ) -> None:
-    """Acknowledge records that a session holds. Reply when this is persisted."""
+    """Acknowledge records that a session holds. Reply when this is persisted or has failed."""
     _Acknowledging(services, body, on_reply).start(body.parts)
 
 
@@ -130,7 +130,7 @@ def acknowledge_for_home(
 
 
 class _Acquiring:
-    """Acquires records for one call. Keeps what is left of the call's limits."""
+    """Acquires records for one call, within the call's limits of records and bytes."""
 
     def __init__(self, services: Services, body: AcquireParts) -> None:
         self._shares = services.owner.shares
@@ -150,8 +150,8 @@ class _Acquiring:
             offset = fetch_offset(shares, partition, owned)
             if offset == OPENS_LATER:
                 return AcquiredPart(OPENS_LATER)
-            # Nothing can be acquired here, or an earlier partition of the call has used up the limit. Neither
-            # is an error: the first partition is another one in the next request.
+            # No record of this partition can be acquired, or earlier partitions of the call have used up the
+            # limit of records. Neither is an error: the next request begins with another partition.
             if offset < 0 or self._records_left <= 0:
                 return AcquiredPart()
             return self._read(partition, owned, offset)
@@ -180,8 +180,8 @@ class _Acquiring:
         )
         acquired = partition.acquire(wanted, offset, batches)
         shares.changed(partition)
-        # Nothing that was read could be acquired: it was aborted, or the limit of locks is reached. The bytes
-        # are not sent, so they do not count.
+        # None of the records read could be acquired: they were aborted, or the limit of locks is reached. Their
+        # bytes are not sent, so they do not count.
         if not acquired:
             return AcquiredPart()
         ranges = batches.ranges(acquired[0].first, acquired[-1].last)
@@ -199,12 +199,12 @@ def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: Owne
     records, log = partition.records, owned.log.state
     if records is None or partition.is_start_new or (log.unconfirmed and owned.is_recovering):
         return OPENS_LATER
-    # Retention and DeleteRecords move the log's start without telling the share partition, so look before
-    # each acquire.
+    # Retention and DeleteRecords move the log's start without telling the share partition, so compare the
+    # offsets before each acquire.
     records.discard_below(log.start_offset)
     offset = records.next_fetch_offset()
-    # Released records may be acquired in spite of a full table, because they take no further memory.
-    # Otherwise a full table could never get empty.
+    # If the Handler's limit of records in flight is reached, released records may still be acquired: they
+    # take no further memory. Otherwise their number could never fall below the limit.
     if offset is None or (offset == records.end_offset and not shares.has_room):
         return -1
     # share.isolation.level of the group decides (KIP-932), not the member: members share the records, so they
@@ -215,7 +215,7 @@ def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: Owne
 
 @handles(SHARE_ACQUIRE)
 def acquire_for_home(services: Services, body: AcquireParts, on_reply: OnResult[PartsAcquired]) -> None:
-    """Acquire records, and reply at once."""
+    """Acquire records, and reply at once, even if no record can be acquired."""
     acquiring = _Acquiring(services, body)
     parts = [acquiring.acquire(part) for part in body.parts]
     lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
@@ -232,7 +232,8 @@ class _Watch(DelayedOperation):
 
     def __init__(self, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
         super().__init__(body.deadline_ns)
-        # Opening a log and loading a state are events, too, and the first request of a session has all of them.
+        # Each event at a partition checks all partitions of the watch, and the first request of a session has many
+        # events: each opening of a log and each load of a state is one.
         self.is_slow = len(body.parts) > SLOW_PARTS
         self._services = services
         self._body = body
@@ -257,7 +258,7 @@ class _Watch(DelayedOperation):
         purgatory.watch(self, keys)
 
     def try_complete(self) -> bool:
-        """Complete if enough can be acquired, or if an acquire would answer with an error."""
+        """Complete if `bytes_min` bytes can be acquired, or if an acquire would answer with an error."""
         found = 0
         for part in self._body.parts:
             count = self._readable_bytes(part)
@@ -294,12 +295,12 @@ class _Watch(DelayedOperation):
 
 @handles(SHARE_WATCH)
 def watch_for_home(services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
-    """Reply when records of one of the partitions can be acquired."""
+    """Reply when `bytes_min` bytes of the partitions can be acquired, at an error, or at the deadline."""
     _Watch(services, body, on_reply).wait()
 
 
 @handles(SHARE_RELEASE)
 def release_for_home(services: Services, body: ReleaseHolder, on_reply: OnResult[Reply]) -> None:
-    """Release all records that a session holds. The reply does not wait until this is persisted."""
+    """Release all records of this owner that a session holds. The reply does not wait until this is persisted."""
     services.owner.shares.release_holder(body.holder)
     on_reply(Reply())

@@ -82,16 +82,16 @@ class Runs:
 
     @property
     def first(self) -> Run | None:
-        """The run with the lowest offsets."""
+        """The run with the lowest offsets, or None."""
         return self._runs[0] if self._runs else None
 
     @property
     def last(self) -> Run | None:
-        """The run with the highest offsets."""
+        """The run with the highest offsets, or None."""
         return self._runs[-1] if self._runs else None
 
     def find(self, offset: int) -> Run | None:
-        """Return the run that has an offset."""
+        """Return the run that contains an offset, or None."""
         at = bisect_right(self._runs, offset, key=_first_of) - 1
         return self._runs[at] if at >= 0 and self._runs[at].last >= offset else None
 

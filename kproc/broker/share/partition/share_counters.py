@@ -23,7 +23,7 @@ class ShareCounters:
         self.lost_letters = 0  # Records that were archived because no dead letter could be written.
 
     def add_acknowledgements(self, batches: Sequence[AcknowledgeBatch]) -> None:
-        """Count acknowledgements that are valid."""
+        """Count the records of acknowledgements, which the caller has validated."""
         for batch in batches:
             types = batch.types
             if len(types) == 1:

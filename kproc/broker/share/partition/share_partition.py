@@ -77,8 +77,8 @@ class SharePartition:
         self.records: InFlightRecords | None = None
         self.error: KafkaError | None = None  # The error of a failed read of its state.
         self.is_dropped = False
-        # True until the start offset that this owner has chosen is persisted. Without that a successor could choose a
-        # later one.
+        # True until the start offset that this owner has chosen is persisted. Until then no record may be acquired,
+        # because a successor could choose a later start offset and skip records.
         self.is_start_new = False
         self.used_ms = now_ms
         self._queued: list[_Pending] = []
@@ -153,7 +153,7 @@ class SharePartition:
         return sum(last - first + 1 for first, last in change)
 
     def finish_dead_letters(self, first: int, last: int, on_done: OnPersisted) -> None:
-        """Archive records that were written as dead letters. `on_done` is called when this is persisted.
+        """Archive records whose dead letters were written or cannot be. `on_done` gets None when this is persisted.
 
         It is called at once if the range has no such records any more, because the start of the log has moved.
         """

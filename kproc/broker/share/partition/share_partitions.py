@@ -93,12 +93,12 @@ class SharePartitions:
 
     @property
     def run_count(self) -> int:
-        """The number of ranges of records in flight that have different states."""
+        """The number of runs of all share partitions: ranges of records in flight with one state."""
         return self._run_count
 
     @property
     def has_room(self) -> bool:
-        """False if the Handler's records in flight have reached their limit. New ones are not acquired then."""
+        """False if the Handler has RUNS_MAX runs. Then records that were never delivered cannot be acquired."""
         return self._run_count < RUNS_MAX
 
     def now_ms(self) -> int:
@@ -149,7 +149,7 @@ class SharePartitions:
             self._holder_counts[key] += 1
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
-        """Return a share partition if it is in memory."""
+        """Return a share partition if it is in memory, else None."""
         return self._by_key.get(key)
 
     def settings_of(self, group_id: str) -> ShareSettings:
@@ -251,7 +251,7 @@ class SharePartitions:
     def release_holder(self, holder: ShareHolder) -> None:
         """Release the records of a closed session: in a later duty cycle if it has used many share partitions."""
         if len(self._used.get(holder, ())) > SLOW_PARTS:
-            # 100 clients can disconnect in one duty cycle.
+            # 100 clients can disconnect in one duty cycle. A duty cycle runs only one deferred function.
             self._services.owner.purgatory.defer(partial(self.release_now, holder))
         else:
             self.release_now(holder)
@@ -418,7 +418,7 @@ class SharePartitions:
             if partition.error is not None or self._is_unused(partition, now_ms):
                 self._drop(partition)
                 continue
-            # Check a share partition again after half of the time if only a watch or unfinished work keeps it.
+            # A share partition that only a watch or unfinished work keeps in memory is checked again after IDLE_MS / 2.
             self._deadlines.bring_forward(partition, max(partition.used_ms, now_ms - IDLE_MS // 2) + IDLE_MS)
             self.changed(partition)
         writes = []

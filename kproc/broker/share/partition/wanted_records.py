@@ -25,7 +25,8 @@ class WantedRecords(msgspec.Struct):
     """One member's request for records, with the limits that are left.
 
     records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.
-    batch_size: the size from which acquired ranges are divided, at the ends of batches. 0: never.
+    batch_size: a range that is delivered for the first time ends with the batch in which it reaches so many records.
+    0: such ranges are not divided.
     """
 
     holder: ShareHolder
@@ -58,7 +59,7 @@ class WantedRecords(msgspec.Struct):
     def _acquire_again(
         self, records: InFlightRecords, lasts: list[int], acquired: list[AcquiredRange]
     ) -> bool:
-        """Acquire records that were delivered before. Return True if records behind them may follow."""
+        """Acquire records that were delivered before. Return True if records that never were may follow."""
         while self.records_left > 0:
             run = records.first_available()
             if run is None or run.first > lasts[-1]:

@@ -36,7 +36,8 @@ from kproc.common.errors import ErrorCode
 if TYPE_CHECKING:
     from kproc.broker.request.context import Services
 
-# Numbers of the watches of ShareFetches. Watches of Fetches count from 0, and an owner keeps both kinds under one key.
+# Numbers of the watches of ShareFetches. Watches of Fetches count from 0. An owner does not tell the two kinds apart,
+# so their numbers must differ.
 _watch_numbers: Final = itertools.count(1 << 62)
 # Limit of the watches of one request that end although nothing can be acquired, because other members were faster. Then
 # the client gets an empty response, so that one request cannot keep its Handler busy.

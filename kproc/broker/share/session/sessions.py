@@ -133,10 +133,10 @@ class ShareSessions:
     def open(
         self, group_id: str, member_id: str, connection_id: int, keys: Sequence[ShareKey], now_ns: int
     ) -> tuple[ShareSession, ShareSession | None]:
-        """Open a session for a member. Return (the session, the one that it replaces and whose records to release).
+        """Open a session for a member. Return (the session, the one on another connection that it replaces, or None).
 
-        As in Kafka, a client that opens its session again on the same connection keeps the records that it holds. The
-        caller must have called `make_room`.
+        The caller releases the records of the replaced session, and must have called `make_room` before. As in Kafka, a
+        client that opens its session again on the same connection keeps the records that it holds.
         """
         before = self._sessions.get((group_id, member_id))
         if before is not None and before.connection_id == connection_id:
@@ -162,7 +162,7 @@ class ShareSessions:
     def make_room(
         self, group_id: str, member_id: str, keys: Sequence[ShareKey]
     ) -> Sequence[ShareSession] | None:
-        """Close sessions of another group if the limits require it for a member's session. None if that is not enough.
+        """Close and return sessions of another group, so that a member's session fits the limits. None if it cannot.
 
         A session of the member that is replaced does not count. The caller releases the records of the closed sessions.
         """

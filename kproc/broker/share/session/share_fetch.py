@@ -196,7 +196,8 @@ class ShareFetch:
         if not (self._is_final or self._request.get("is_renew_ack", False)):
             self._left += 1
             self._acquire()
-        # The session has the partitions. The rows of a request that waits would take twice as much memory as all of it.
+        # Discard the request's rows, because the session has the partitions. While the request waits, they would take
+        # more memory than the rest of it.
         self._request["topics"] = []
         self._finish_one()
 
@@ -263,7 +264,10 @@ class ShareFetch:
         return wanted
 
     def _quota_bytes(self) -> int:
-        """Return how many bytes the client's quota allows. Throttle a client above its quota and return 0."""
+        """Return how many bytes the client's quota allows, or fetch.max.bytes if it has no quota.
+
+        Throttle a client above its quota, and return 0.
+        """
         context = self._context
         rates = context.services.client_rates
         if not rates.is_on:

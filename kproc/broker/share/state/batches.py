@@ -50,7 +50,7 @@ def has_too_many(current: Batches, update: Batches) -> bool:
 
 
 def _without_prefix(batches: Batches, start_offset: int) -> Batches:
-    """Return `prune` of sorted batches. Skips the batches that stay, because a state can have thousands."""
+    """Return the result of `prune` for sorted batches. Visits no batch that stays, because there can be thousands."""
     count = _count_before(batches, start_offset)
     kept = batches[count:] if count else batches
     if kept and kept[0].first < start_offset:

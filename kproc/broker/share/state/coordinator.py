@@ -244,7 +244,7 @@ class ShareCoordinator:
             self._append(name, key, None, on_code)
 
     def _find(self, name: str) -> _StoredPartition | None:
-        """Return a share partition with the effect of all writes so far."""
+        """Return a share partition with the effect of all writes so far, or None if it has no state."""
         # A queued write is not in `_parts` yet. Without the flush a second write would be computed from the
         # state before the first one.
         if name in self._queued:

@@ -40,7 +40,10 @@ class StateBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PersistedState(msgspec.Struct, frozen=True, array_like=True):
-    """The stored state of a share partition. Records from `start_offset` on without a batch were never acquired."""
+    """The stored state of a share partition.
+
+    Records from `start_offset` on without a batch are available: never acquired, or no change since then was stored.
+    """
 
     state_epoch: int  # Rises when the group coordinator initializes the share partition again.
     leader_epoch: int  # The highest leader epoch of the topic's partition that has read or written the state.
@@ -50,7 +53,7 @@ class PersistedState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InitializeState(msgspec.Struct, frozen=True, array_like=True):
-    """Create the state of a share partition, or replace it unless its state epoch is higher."""
+    """Create the state of a share partition, or replace it unless the stored state epoch is higher."""
 
     state_epoch: int
     start_offset: int = NO_OFFSET
@@ -67,8 +70,7 @@ class WriteState(msgspec.Struct, frozen=True, array_like=True):
     """Change the state of the ranges in `batches`, and move the start offset forward.
 
     A start offset below the present one has no effect, nor has the count of completed deliveries then. Stored delivery
-    counts never
-    decrease: see batches.py.
+    counts never decrease: see batches.py.
     """
 
     state_epoch: int

@@ -169,7 +169,10 @@ _UPDATE_PREFIX: Final = INT16.pack(ShareStateRecordType.UPDATE)
 def decode_share_record(
     key: bytes | None, value: bytes | None
 ) -> tuple[SharePartitionKey, ShareRecordValue | None]:
-    """Decode a record. Raises Corrupt for bytes that no version of Kafka writes, and UnknownRecord."""
+    """Decode a record. The value is None for a tombstone.
+
+    Raises Corrupt for bytes that no version of Kafka writes, and UnknownRecord.
+    """
     try:
         if key is None:
             raise ProtocolError("the record has no key")
