@@ -363,7 +363,7 @@ class CoordinatorLog(Generic[C]):
         return start
 
     def when_durable(self, on_code: OnCode) -> None:
-        """Call back when all present records of the log are as durable as acks=all promises."""
+        """Call `on_code` when all present records are as durable as acks=all promises, or if their sync failed."""
         self._when_durable([on_code])
 
     def _when_durable(self, callbacks: Sequence[OnCode]) -> None:

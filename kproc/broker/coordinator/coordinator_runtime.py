@@ -49,7 +49,8 @@ _LOADS_MAX: Final = 1_000
 # files, so the first heartbeats of 50 groups would otherwise delay all other requests by 0.2 s.
 _OPENING_NS: Final = 20 * NS_PER_MS
 _OPENING_WINDOW_NS: Final = 200 * NS_PER_MS
-# Timers in one duty cycle. The sessions of 100,000 groups can end together, and each end appends a record.
+# Limit of the timers that run in one duty cycle. The sessions of 100,000 groups can end together, and each end appends
+# a record.
 _TIMERS_PER_CYCLE: Final = 48
 
 _UNLOADED: Final = frozenset({ShardState.OPENING, ShardState.LOADING})
@@ -150,9 +151,9 @@ class CoordinatorRuntime:
             self._discard(shard.log.coordinator)
 
     def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-        """Append a transaction marker to a partition of this Handler. `on_code` gets a code when the marker is durable.
+        """Append a transaction marker to a partition of this Handler. `on_code` gets NONE if durable, or an error.
 
-        Raises KafkaError if the partition has no loaded coordinator.
+        Raises KafkaError if the partition has no loaded coordinator, or if the outcome is unknown after an exception.
         """
         log = self.ready_log(key)
         codes: list[Code] = []

@@ -67,7 +67,7 @@ class LargeContents:
         self._known: WeakValueDictionary[Content, LargeContent[Any]] = WeakValueDictionary()
 
     def has_room(self, *contents: Content, replaced: LargeContent[Any] | None = None) -> bool:
-        """Return True if these may be stored, in the place of the one that a member or group has now.
+        """Return True if these contents may be stored. `replaced`: the content that they replace.
 
         `replaced` does not count, although other members can share it. So the bytes can be above the limit by those of
         one content.

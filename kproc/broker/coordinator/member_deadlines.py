@@ -67,7 +67,7 @@ class MemberDeadlines(Generic[M]):
         self._deadlines.discard(member_id)
 
     def schedule_assignment(self, due_ms: int) -> None:
-        """Compute the target assignment at `due_ms` at the latest."""
+        """Set a deadline: `pop_due` reports the target assignment as due at `due_ms` at the latest."""
         self._deadlines.bring_forward(_ASSIGNMENT, due_ms)
 
     def discard_assignment(self) -> None:
@@ -77,7 +77,10 @@ class MemberDeadlines(Generic[M]):
     def pop_due(
         self, members: Mapping[str, M], now_ms: int, limit: int = sys.maxsize
     ) -> tuple[list[M], bool]:
-        """Return up to `limit` members whose session or rebalance timeout is over, and if the assignment is due."""
+        """Return (members whose session or rebalance timeout is over, True if the target assignment is due).
+
+        limit: the largest number of deadlines that are examined.
+        """
         expired: list[M] = []
         is_assignment_due = False
         for name in self._deadlines.pop_due(now_ms, limit):

@@ -25,7 +25,7 @@ _VERSION: Final = 0
 
 
 class RecordKey(NamedTuple):
-    """The key of a record. `name` is a member's id or an expression, and empty for records of the whole group."""
+    """The key of a record. `name` is a member's id or a regular expression; empty in records of the whole group."""
 
     record_type: IntEnum
     group_id: str

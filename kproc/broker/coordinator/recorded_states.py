@@ -34,7 +34,7 @@ class RecordedState(Protocol):
 
     @property
     def is_written(self) -> bool:
-        """True if the log has a record of the group's epoch."""
+        """True if the log has a record of the group itself, not only of its members."""
 
     def apply(self, key: RecordKey, value: Any) -> None:
         """Apply one record of this group that is in the log. A value of None is a tombstone."""

@@ -46,7 +46,7 @@ class Steps:
         self._queue.append(work)
 
     def run(self) -> int:
-        """Run one step of the oldest unfinished work. Return its cost."""
+        """Run one step: unfinished work, the oldest first, until its cost reaches STEP_COST. Return the cost."""
         if self._flush is not None:
             self._flush()
         cost = 0

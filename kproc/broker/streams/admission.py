@@ -26,8 +26,8 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
     """
     joins = request.member_epoch == JOIN_EPOCH
     is_static = request.instance_id in state.instance_ids
-    # A static member that returns, and a known member that joins again, take no further place. Rejecting them
-    # would shrink a full group with each restart of a client.
+    # A static member that returns, and a known member that joins again, are counted in the group already.
+    # Rejecting them would shrink a full group with each restart of a client.
     if joins and not is_static and request.member_id not in state.members and len(state.members) >= size_max:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -109,7 +109,7 @@ def _static_member(
 
 
 def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:
-    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
+    """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch, or the previous one and tasks it owns."""
     if request.member_epoch == state.epoch:
         return
     # The member repeats the previous epoch if the response with its new one was lost.
@@ -127,7 +127,11 @@ def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:
 
 
 def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology:
-    """Return the topology of the group after the request. Raises KafkaError if the request has a different topology."""
+    """Return the topology of the group after the request.
+
+    Raises INVALID_REQUEST if the request has another topology whose epoch is not lower, and FENCED_MEMBER_EPOCH if
+    neither the group nor the request has a topology.
+    """
     known, own = state.topology, request.topology
     if known is None:
         if own is None:
@@ -176,7 +180,10 @@ def reject_repeated_offsets(offsets: TaskOffsets | None) -> None:
 
 
 def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
-    """Return the metadata of a member after a request. A field that is None in the request does not change."""
+    """Return the metadata of a member after a request. A field that the request does not have keeps its value.
+
+    A request that joins without an endpoint removes the endpoint.
+    """
     changes: dict[str, object] = {"client_id": request.client_id, "client_host": request.client_host}
     for name in ("instance_id", "rack_id", "process_id"):
         value = getattr(request, name)
@@ -195,7 +202,7 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
 
 
 def filter_offsets(topology: Topology, offsets: TaskOffsets | None) -> dict[Task, int] | None:
-    """Return the offsets of tasks whose subtopology exists. None if the member reports none.
+    """Return the offsets of tasks whose subtopology exists. None if the request has no list of offsets.
 
     The coordinator keeps them in memory only, so this limits their memory: a client chooses the ids, which can have 32
     KB each.

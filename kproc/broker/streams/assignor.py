@@ -27,7 +27,7 @@ _TASK_COST: Final = 3
 
 
 class TaskMember(msgspec.Struct, frozen=True):
-    """A member as an assignor sees it. The members of one process share its load."""
+    """An assignor's input for one member: its process, its present tasks, and the states that it has restored."""
 
     process_id: str
     active: TaskSet = frozenset()
@@ -85,7 +85,7 @@ class _Quota:
         return -(-self._total // self._member_count) if self._member_count else 0
 
     def count(self, size: int) -> None:
-        """Count a member that has `size` tasks now."""
+        """Recompute the share of the other members if a member, with `size` tasks now, has reached it."""
         if size == self.size:
             self._member_count -= 1
             self._total -= size
@@ -210,7 +210,10 @@ class _Plan:
                     break  # All processes have the task already.
 
     def _keep_standby(self, task: Task) -> bool:
-        """Assign a standby to a member that has the task's state. Return False if all such members have their share."""
+        """Assign a standby to the task's present owner, or else to the least loaded member that has its state.
+
+        Return False if neither exists, or if they have reached their share.
+        """
         owner = self._owners.get(task)
         if owner is not None and task in self._process_of[owner].tasks:
             owner = None
@@ -225,7 +228,7 @@ class _Plan:
         return True
 
     def _add_standby(self, task: Task, by_load: list[tuple[float, str]]) -> bool:
-        """Assign a standby to the process with the smallest load that does not have the task."""
+        """Assign a standby to the least loaded process without the task. Return False if all processes have it."""
         skipped: list[tuple[float, str]] = []
         is_added = False
         while by_load and not is_added:

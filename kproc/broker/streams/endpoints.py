@@ -25,7 +25,8 @@ def endpoint_partitions(
 ) -> tuple[EndpointPartitions, ...]:
     """Return one entry for each member with an endpoint. Warm-up tasks count as standby.
 
-    Topics beyond ENDPOINTS_BYTES_MAX are omitted. Then clients know no member that has the state of keys in them.
+    Members and topics beyond ENDPOINTS_BYTES_MAX are omitted. Clients then know no member that has the state of the
+    omitted topics' keys.
     """
     entries = []
     budget = _Budget(ENDPOINTS_BYTES_MAX)

@@ -64,7 +64,7 @@ class StreamsEnvironment(msgspec.Struct, frozen=True):
         return tuple(configs)
 
     def rack_aware_tags(self, group_id: str) -> tuple[str, ...]:
-        """Return the tags that each member of a group should have."""
+        """Return the keys of the client tags that each member of a group should have."""
         own = self.cluster.group_configs(group_id).get(f"streams.{RACK_AWARE_TAGS}")
         if own is None:
             return self.config.group_streams_rack_aware_assignment_tags

@@ -246,7 +246,7 @@ class StreamsGroup:
     # -- step 2: the epoch of the group ------------------------------------------------------------------------
 
     def _epoch_records(self, configured: ConfiguredTopology, *, has_changed: bool) -> Iterator[StreamsRecord]:
-        """Raise the group's epoch if `has_changed`, or if the topics or the configs of the assignment have changed."""
+        """Yield the record of a raised epoch if `has_changed`, or if topics or assignment configs have changed."""
         known = self.state.epoch
         updated = msgspec.structs.replace(
             known,
@@ -287,7 +287,7 @@ class StreamsGroup:
         return [] if is_ready else [COMPUTING]
 
     def _compute_target(self, wall_ms: int) -> Work:
-        """Compute the target assignment of the group's present epoch, and append it at the end."""
+        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, epoch = self.state, self.state.epoch.epoch
         targets = yield from self._assign()
         if not is_applicable(targets, epoch, state):
@@ -445,7 +445,7 @@ class StreamsGroup:
         return len(self.state.members)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if the application reads a topic."""
+        """Return True if the group has members and its application reads a topic."""
         topology = self.state.topology
         return bool(self.state.members) and topology is not None and topic in topology.subtopology_of_topic
 

@@ -105,7 +105,7 @@ class _Blocked:
         self._process_id = process_id
 
     def _is_in_process(self, task: Task, held: Mapping[Task, set[str]], own: TaskSet) -> bool:
-        """Return True if another member of the process has a copy of the task."""
+        """Return True if another member of the process has the task in the role, standby or warm-up, of `held`."""
         return self._process_id in held.get(task, ()) and task not in own
 
     def active(self, task: Task) -> bool:
@@ -181,5 +181,5 @@ def _changed(
 
 
 def _can_own(reported: MemberTasks | None, tasks: OwnedTasks) -> bool:
-    """Return True if the member may still own one of the tasks."""
+    """Return True if the member reports one of the tasks as owned, or does not report its tasks."""
     return reported is None or reported.has_any_of(tasks.plain)

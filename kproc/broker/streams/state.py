@@ -117,7 +117,7 @@ class StreamsGroupState:
 
     @property
     def target_task_count(self) -> int:
-        """The number of tasks in the targets of all members, with their copies."""
+        """The number of tasks in the targets of all members. Standby and warm-up tasks count, too."""
         return sum(len(each.active) + len(each.standby) + len(each.warmup) for each in self._targets.values())
 
     def record_keys(self) -> Iterator[RecordKey]:

@@ -78,7 +78,7 @@ class StreamsGroups:
         self._replay.replay(*STREAMS_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[StreamsGroupState]:
-        """Return the states that exist after the replay, once."""
+        """Remove and return the replayed states of the groups that exist."""
         return self._replay.pop()
 
     def add(self, state: StreamsGroupState) -> StreamsGroup:
@@ -94,7 +94,7 @@ class StreamsGroups:
             return self._group_of(group_id, request).heartbeat(request, self._timing.now_ms())
         except KafkaError as error:
             # The member was rejected before its first record was appended. So the log still has the empty
-            # classic group that its group has replaced.
+            # classic group that the new streams group has replaced in memory.
             if (replaced := self._replaced.pop(group_id, None)) is not None:
                 self._groups[group_id] = replaced
                 self._unwritten.pop(group_id, None)

@@ -353,8 +353,8 @@ def _enforce_copartitioning(
 ) -> dict[str, int]:
     """Return the numbers of partitions of the repartition topics of a copartition group.
 
-    Topics with a fixed number determine the number of the others. Kafka compares such topics of the whole topology, and
-    therefore rejects two copartition groups with different fixed numbers.
+    Source topics determine the number, or else repartition topics with a fixed number, or else the largest topic.
+    Kafka instead compares the fixed numbers of the whole topology, and so rejects two groups with different ones.
     """
     sizes = {name: _count_of(name, decided, counts) for name in group}
     repartitions = {name: size for name, size in sizes.items() if name in is_fixed}

@@ -148,7 +148,7 @@ class Entry:
         return bool(self._unsent)
 
     def next_markers(self, coordinator_epoch: int, limit: int) -> list[tuple[PartitionKey, Marker]]:
-        """Return at most `limit` markers to send now. Skip partitions with a marker in flight."""
+        """Return at most `limit` unsent markers to send now. They count as in flight from now on."""
         prepared = self.appended
         assert prepared is not None
         assert prepared.state in PREPARED

@@ -125,7 +125,7 @@ class MarkerDelivery:
             self._send_markers(parts, self._log.guarded(partial(self._on_result, entries, keys)))
 
     def _on_result(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
-        """Mark one partition as done, retry its marker later, or give up if it is fenced.
+        """Record that one partition has its marker, retry the marker later, or give up if the partition has fenced it.
 
         entries, keys: the transactional ids and the partitions of the call's markers. code: the result of the marker
         `at`.

@@ -59,8 +59,8 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
     # KIP-360: a request with a producer id that is not the current one any more comes from a fenced producer.
     if request.producer_id != NO_ID and not _may_go_on(current, request):
         return ErrorCode.PRODUCER_FENCED
-    # A pending or decided transaction must get its markers first. If the epoch rose now, the markers of the
-    # former epoch could be rejected by partitions that have seen the new one.
+    # An ongoing or decided transaction must get its markers first. If the epoch rose now, partitions that have
+    # seen the new epoch could reject the markers of the former one.
     if current.state not in IDLE:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     begun = replace(
