@@ -42,8 +42,8 @@ INFLATION_RATIO_MAX: Final = 1032
 # so no producer with default settings makes a larger batch. Decompressing 32 MiB with zstd takes 0.05 s.
 INFLATED_BYTES_FREE: Final = 32 * 1024 * 1024
 
-# The largest ratio that a codec's format allows: a snappy element of 3 bytes copies 64, a byte of lz4 255. With zstd a
-# block of 4 bytes stands for 128 KiB.
+# The largest ratio that a codec's format allows: a snappy element of 3 bytes copies 64 bytes, a byte of lz4 255 bytes.
+# zstd has no row, because a block of 4 bytes can stand for 128 KiB.
 _RATIO_MAX: Final[dict[int, int]] = {
     Compression.NONE: 1,
     Compression.GZIP: INFLATION_RATIO_MAX,

@@ -43,8 +43,8 @@ class LatestRecords:
     """Finds the last record of each key in the batches of one log. Learns the log's frequent record shapes."""
 
     def __init__(self) -> None:
-        # By the first two bytes of a record's length varint: the compiled shape, and the number of records that were
-        # read one by one.
+        # By the first one or two bytes of a record's length varint: the compiled shape, and the number of records that
+        # were read one by one.
         self._shapes: dict[int, _Shape] = {}
         self._counts: dict[int, int] = {}
         self._compiled = 0

@@ -240,7 +240,7 @@ def check_base_offset(base_offset: int) -> None:
 
 
 def check_from_client(header: BatchHeader) -> None:
-    """Raise INVALID_RECORD, as Kafka does, for a batch that only the broker itself may write."""
+    """Raise INVALID_RECORD, as Kafka does, for control records, a base offset other than 0, or a missing sequence."""
     if header.attributes & CONTROL:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
     check_base_offset(header.base_offset)

@@ -110,12 +110,13 @@ CHANGED: Final[Mapping[tuple[ApiKey, int], tuple[Changes, Changes]]] = {
     ),
 }
 
-# New APIs that kio lacks, all in version 0: (fields of the request, fields of the response).
+# The fields of a response that only says if the request has failed.
 _FAILURE: Final = (
     _plain("throttle_time", "int32", 0),
     _plain("error_code", "int16", 0),
     _nullable_text("error_message"),
 )
+# New APIs that kio lacks, all in version 0: (fields of the request, fields of the response).
 NEW: Final[Mapping[ApiKey, tuple[tuple[Field, ...], tuple[Field, ...]]]] = {
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: (
         (_text("group_id"), _text("member_id"), _plain("topology_epoch", "int32", 0), _TOPOLOGY),

@@ -28,7 +28,10 @@ _NO_NODE: Final = -1
 
 @api(ApiKey.API_VERSIONS, versions=(0, 5))
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    """List the supported APIs. As in Kafka, reject a client software name or version with invalid characters."""
+    """List the supported APIs.
+
+    As in Kafka, reject an invalid client software name or version, and a client that means another cluster or node.
+    """
     if context.api_version < _SINCE:
         return answer(ErrorCode.NONE, context.services.clients.served)
     # KIP-511: names appear in metrics and logs, so Kafka rejects other characters

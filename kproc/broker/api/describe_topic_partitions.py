@@ -43,7 +43,7 @@ def _page(
 ) -> Items:
     """Yield the rows of a page's topics, then those of topics that the client may not describe.
 
-    Yields None for a topic without a row. Sets `next_cursor` of `fields` if a further page follows.
+    Yields None for a step without a row. Sets `next_cursor` of `fields` if a further page follows.
     """
     services, cursor = context.services, request["cursor"]
     asks_for_all = not request["topics"]
@@ -90,7 +90,7 @@ def error_response(request: dict[str, Any], code: int, _message: str | None) -> 
 
 
 def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> Iterator[str | None]:
-    """Return the topics of this page and the following ones, in order. None stands for a topic before the cursor.
+    """Yield None for each topic while all names are read, and then the names from the cursor on, in order.
 
     If the request names no topics, all topics are listed. Raises KafkaError for an invalid cursor.
     """

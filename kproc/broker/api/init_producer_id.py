@@ -119,8 +119,8 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
     def on_done(outcome: Granted | int) -> None:
-        # Log the abort unless the producer has named its id. Then it aborts its own transaction, after an error
-        # (KIP-360).
+        # Log the abort of another producer's transaction. A producer that names its id aborts its own one, after an
+        # error (KIP-360).
         if isinstance(outcome, Granted) and outcome.has_aborted and current[0] == NO_ID:
             context.services.change_log.log_aborted_transaction(context, transactional_id or "")
         context.reply(fields_of(outcome, version, _FENCED_SINCE))

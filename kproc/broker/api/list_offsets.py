@@ -105,7 +105,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
 
 
 def gather_ends(services: Services, partitions: Sequence[tuple[str, int]], on_done: OnAnswers) -> None:
-    """Request the offsets behind the last readable record of partitions. `on_done` gets a row for each of them."""
+    """Request the high watermarks of partitions. `on_done` gets a row of ListOffsets for each of them."""
     gather(services, _OPERATION, [(*each, (LATEST, -1, 0)) for each in partitions], on_done)
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
     from kproc.broker.share.membership.messages import ShareHeartbeatResult
 
-# Limit of a member's topic names. They are one record, which must fit into a batch of `__consumer_offsets`.
+# Limit in bytes of a member's topic names. They are stored in one record, which must fit into a batch of
+# `__consumer_offsets`.
 NAMES_BYTES_MAX: Final = 1_000_000
 
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _KNOWS_MISSING_TAGS_SINCE: Final = 1
 _NO_TIMEOUT: Final = -1
-# Limit for the names and configs of a topology. They are one record, which must fit into a batch of
+# Limit in bytes for the names and configs of a topology. They are stored in one record, which must fit into a batch of
 # `__consumer_offsets`.
 TOPOLOGY_BYTES_MAX: Final = 900_000
 # Kafka's defaults. Both are only for members that restore warm-up tasks, which no assignor of Kafka 4.4 assigns.

@@ -31,7 +31,7 @@ _REASONS_SHOWN_MAX: Final = 3
 
 
 def create_internal_topics(context: RequestContext, result: StreamsHeartbeatResult, respond: Respond) -> None:
-    """Create the missing internal topics with the client's rights, then respond."""
+    """Create the missing internal topics, then respond. If the client may not create one of them, create none."""
     names = [topic.name for topic in result.missing_topics]
     if not has_on_cluster(context, Operation.CREATE):
         refused = denied_topics(context, Operation.CREATE, names)

@@ -72,7 +72,7 @@ class TopicCreations:
         return chosen
 
     def finish(self, topics: Sequence[StreamsTopic], failures: Mapping[str, str], now_ns: int) -> None:
-        """Record that the creation of topics has ended. `failures`: the reason for each topic that does not exist."""
+        """Record that the creation of topics has ended. `failures`: the reason for each topic that was not created."""
         self._in_creation.difference_update(topic.name for topic in topics)
         for name, reason in failures.items():
             self._failures.pop(name, None)

@@ -104,7 +104,10 @@ def is_live(name: str) -> bool:
 
 
 def find_setting(name: str) -> Setting | None:
-    """Return the row of a setting of the broker or of one listener, or None if Kafka has no such setting."""
+    """Return the row of a setting of the broker or of one listener.
+
+    None for an unknown setting, and for one of Kafka's that is not dynamic and has no effect in kproc.
+    """
     plain = split_listener_key(name)[1]
     return SETTINGS.get(plain) or DYNAMIC_UNHONOURED.get(plain)
 
@@ -193,7 +196,7 @@ def normalize(row: Setting, text: str) -> str:
 
 
 def problem_with(name: str, node: str, text: str) -> str | None:
-    """Return the reason why a stored value cannot be used, or None.
+    """Return the reason why a stored value cannot be used, or None if it can.
 
     The value was valid when it was stored. Another version of kproc can have other settings and other bounds.
     """

@@ -74,7 +74,7 @@ class ClientQuotas:
         self.version += 1
 
     def of(self, entity: Entity) -> Mapping[str, float]:
-        """Return the quotas that are set for exactly this entity (user, client id or both), without defaults."""
+        """Return the quotas that are set for exactly this entity, {} if there are none. Defaults are other entities."""
         return self._entities.get(entity, {})
 
     def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
@@ -259,7 +259,7 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
 
 
 def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:
-    """Parse a filter. Return the names that must match, by type, and the types that must be present."""
+    """Parse a filter. Return the names that must match by type, None for the default, and the types to be present."""
     exact: dict[str, str | None] = {}
     specified: set[str] = set()
     for row in components:

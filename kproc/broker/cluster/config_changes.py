@@ -256,7 +256,10 @@ class ConfigChanges:
             return self._config.listeners
 
     def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
-        """Raise KafkaError if a listener that other hosts reach would not require certificates any more."""
+        """Raise KafkaError if an SSL listener that other hosts reach would not require certificates any more.
+
+        A listener that kproc.allow.unauthenticated.network names need not require them.
+        """
         for each in self._listeners(DynamicSettings(after)):
             changed = after.get(listener_key(each.name, CLIENT_AUTH))
             if changed is not None and (problem := exposure_error(self._config, each, each.host, changed)):

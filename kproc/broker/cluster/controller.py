@@ -47,7 +47,7 @@ def failure_reply(code: ErrorCode, message: str | None) -> Reply:
 
 
 def failure_of(reply: Reply) -> KafkaError | None:
-    """Return the error of the whole operation in a reply of the controller, or None if there is none.
+    """Return the error in a reply of the controller if the operation failed as a whole, or else None.
 
     If the controller died before it replied, the error is retriable.
     """

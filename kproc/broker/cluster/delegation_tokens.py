@@ -139,7 +139,8 @@ class TokenChanges:
     def expire(self, body: dict[str, Any]) -> Handled:
         """Handle ExpireDelegationToken. Body: {"requester", "hmac", "period"}.
 
-        The token with this HMAC expires `period` ms from now. A negative period removes the token at once.
+        The token with this HMAC expires `period` ms from now, or at the end of its maximum lifetime if that is earlier.
+        A negative period removes the token at once.
         """
         token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
         if token is None:

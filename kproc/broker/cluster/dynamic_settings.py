@@ -119,7 +119,7 @@ def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> 
 
 
 def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
-    """Return the value of a broker setting that is in force now."""
+    """Return the value of a broker setting that is in force now. None if it is not set, or is a static password."""
     overrides = node_over_cluster(image.broker_configs, config.node_id)
     # The Config has no field for a setting without effect, so its default comes from the table.
     if name in overrides or name not in DYNAMIC_UNHONOURED:

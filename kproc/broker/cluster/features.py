@@ -35,19 +35,19 @@ class Feature(NamedTuple):
 # the oldest that Kafka 4 still reads. The level promises formats of Kafka's metadata log, which no client reads. Ours
 # has a version of its own, see records.py.
 FEATURES: tuple[Feature, ...] = (
-    # 1: leaders are elected among the eligible replicas (KIP-966). With one replica, no election has a choice.
+    # Level 1: leaders are elected among the eligible replicas (KIP-966). With one replica, no election has a choice.
     Feature("eligible.leader.replicas.version", 0, 1, 0),
-    # 1: consumer groups of KIP-848.
+    # Level 1: consumer groups of KIP-848.
     Feature(GROUP_VERSION, 0, 1, 0),
-    # 1: voters of the controllers' quorum can change (KIP-853). There is one voter, and no API that adds another.
+    # Level 1: voters of the controllers' quorum can change (KIP-853). There is one voter, and no API that adds another.
     Feature(KRAFT_VERSION, 0, 1, 0),
     Feature(METADATA_VERSION, 7, 33, 30),
-    # 1: share groups (KIP-932); 2: dead letter topics (KIP-1191).
+    # Level 1: share groups (KIP-932). Level 2: dead letter topics (KIP-1191).
     Feature(SHARE_VERSION, 0, 2, 0),
-    # 1: streams groups (KIP-1071).
+    # Level 1: streams groups (KIP-1071).
     Feature(STREAMS_VERSION, 0, 1, 0),
-    # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). An existing
-    # cluster keeps its level until somebody raises it.
+    # Level 1: flexible records. Level 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). An
+    # existing cluster keeps its level until somebody raises it.
     Feature(TRANSACTION_VERSION, 0, 2, 0),
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}

@@ -107,7 +107,7 @@ def _word(
 
 
 def _timing(family: str) -> tuple[GroupConfigRow, ...]:
-    """Return the rows that consumer, share and streams groups have in common."""
+    """Return the rows of one protocol (`family`) for the times that consumer, share and streams groups each have."""
     return (
         _number(
             f"{family}.session.timeout.ms", 45_000, 1, 45_000, 60_000,
@@ -210,7 +210,7 @@ def check_all(configs: Mapping[str, str], config: Config) -> dict[str, str]:
 
 
 def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:
-    """Check a value against the broker's bounds. The errors are Kafka's."""
+    """Raise KafkaError, with Kafka's message, if a value is outside of the broker's bounds."""
     lowest, highest = row.bounds(config)
     if lowest is not None and highest is not None and not lowest <= int(text) <= highest:
         problem = f"must be in the range {lowest} to {highest} inclusive."
@@ -223,7 +223,7 @@ def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:
 
 def _check_heartbeat(family: str, configs: Mapping[str, str], config: Config) -> None:
     session, heartbeat = (f"{family}.session.timeout.ms", f"{family}.heartbeat.interval.ms")
-    # Both then are the broker's settings, which the start has checked already.
+    # If the group sets neither, both are the broker's settings, which the start has checked already.
     if session not in configs and heartbeat not in configs:
         return
     times = [int(configs.get(name, GROUP_CONFIGS[name].default(config))) for name in (session, heartbeat)]

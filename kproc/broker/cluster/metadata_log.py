@@ -113,7 +113,7 @@ class MetadataLog:
     def commit(self, image: ClusterImage, records: Sequence[r.Record]) -> tuple[bytes, ImageChange]:
         """Write `records` to the disk, apply them to the controller's image, and return the delta for the other roles.
 
-        Raises KafkaError(KAFKA_STORAGE_ERROR) if the disk is full. Nothing has changed then, and the caller can retry.
+        Raises KafkaError(KAFKA_STORAGE_ERROR) after a Shortage, such as a full disk. Then nothing has changed.
         """
         delta = r.encode_delta(image.version, records)
         if is_unlinked(self._fs, self._descriptor, self._path):
@@ -193,7 +193,7 @@ class MetadataLog:
             logger.warning("metadata_log=not_closed reason=%s", failure)
 
     def _mark_synced(self, descriptor: int) -> None:
-        """Record that the whole file was synced."""
+        """Record in an extended attribute that the whole file was synced."""
         try:
             self._fs.write_synced_mark(descriptor, self._size)
         except StorageFailure as failure:
@@ -401,7 +401,7 @@ class MetadataLog:
         return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
 
     def _undo_write(self, error: OSError) -> None:
-        """Cut off the bytes of a failed write. Always raise: KafkaError if the disk is full, otherwise FatalError."""
+        """Cut off the bytes of a failed write. Always raise: KafkaError after a Shortage, otherwise FatalError."""
         # After any error but a Shortage, the content of the disk is unknown. The controller ends, and its successor
         # reads the file again.
         if not isinstance(error, Shortage):

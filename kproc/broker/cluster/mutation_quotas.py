@@ -50,7 +50,10 @@ class Mutations:
         self.throttle_ms = 0
 
     def charge(self, partitions: int) -> None:
-        """Count partitions right before they are created or deleted. Raise KafkaError if the quota is exceeded."""
+        """Count partitions right before they are created or deleted, and set `throttle_ms`.
+
+        Raises KafkaError if the client's quota is exceeded and the change may be rejected (`is_strict`).
+        """
         if self._account is None:
             return
         # Strict clients (KIP-599) understand THROTTLING_QUOTA_EXCEEDED. Older ones are served and then made to wait.
@@ -85,7 +88,7 @@ class MutationQuotas:
         self._sweep_at = _SWEEP_LEAST
 
     def of(self, body: dict[str, Any]) -> Mutations:
-        """Return the quota for an operation, by the client in its body."""
+        """Return the quota for an operation by the client in its body, without a limit if no quota applies to it."""
         user, client_id, is_strict = body.get(CLIENT) or ("", "", False)
         found = (
             self._quotas().account_of(user, client_id, CONTROLLER_MUTATION_RATE) if CLIENT in body else None

@@ -114,8 +114,8 @@ class LeaderEpochRaised(msgspec.Struct, frozen=True, array_like=True, tag=10):
 class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """Free slots of deleted partitions, the oldest first, with their last generation. Occurs only in snapshots.
 
-    Without it a broker that started from a snapshot would reuse a slot with a generation that a stale
-    descriptor still carries.
+    Without it, a broker that started from a snapshot would use a slot again with a generation that other processes can
+    still associate with a deleted partition.
     """
 
     slots: tuple[int, ...]
@@ -305,14 +305,14 @@ def without_secrets(data: bytes) -> bytes:
         return data
     hidden = HIDDEN.encode()
     match record:
-        # An unknown name counts as a secret, because a newer kproc can have stored a password by it.
+        # An unknown setting counts as a secret, because a newer kproc can have stored a password in it.
         case BrokerConfigSet(value=str(), name=name) if is_secret(name, if_unknown=True):
             return encode_record(msgspec.structs.replace(record, value=HIDDEN))
-        # Who knows this secret can compute the salts of users that do not exist, and so find out which users
+        # Anybody who knows this secret can compute the salts of users that do not exist, and so find out which users
         # do.
         case ScramSecretMade():
             return encode_record(msgspec.structs.replace(record, secret=hidden))
-        # Who has the keys can try passwords without the broker (RFC 5802, security considerations).
+        # Anybody who has the keys can try passwords without the broker (RFC 5802, security considerations).
         case ScramCredentialSet():
             keys = dict.fromkeys(("salt", "stored_key", "server_key"), hidden)
             return encode_record(msgspec.structs.replace(record, **keys))

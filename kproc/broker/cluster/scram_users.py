@@ -63,7 +63,7 @@ class ScramUsers:
         self._shapes.pop(mechanism, None)
 
     def of(self, name: str) -> dict[int, ScramCredential]:
-        """Return the SCRAM credentials of a user, by mechanism."""
+        """Return the SCRAM credentials of a user by the mechanism's number, or {} for an unknown user."""
         return {number: users[name] for number, users in self._by_kind.items() if name in users}
 
     def names(self) -> list[str]:

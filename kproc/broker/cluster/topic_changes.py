@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 NO_TOPIC_ID: Final = bytes(16)
 USE_DEFAULT: Final = -1
-THROTTLE: Final = "throttle_time"  # The answers' field.
+THROTTLE: Final = "throttle_time"  # Field of the replies: the throttle time in ms.
 # In the body of an operation: names of deleted topics whose directories some Handler may still have open.
 HELD: Final = "held"
 # The fields of a config in CreateTopics' answer, by their names in DescribeConfigs.

@@ -99,8 +99,8 @@ def parse_given(
 ) -> dict[str, Any]:
     """Parse the given settings that `table` knows, and a listener's own ones (`listener.name.<listener>.<name>`).
 
-    Other names are rejected, or appended to `warnings` if kproc.unknown.settings is `warn`. Raises one ConfigError with
-    all errors, so that a user sees them at once.
+    A setting of Kafka's without effect is appended to `warnings`. Any other name is rejected, unless
+    kproc.unknown.settings is `warn`. Raises one ConfigError with all errors, so that a user sees them at once.
     """
     values: dict[str, Any] = {}
     errors: list[str] = []

@@ -18,7 +18,7 @@ _KEPT: Final = 64  # Descriptors that clients do not get.
 def share_of_descriptors(divisor: int, *, most: int) -> int:
     """Return a share of the process's limit of descriptors (RLIMIT_NOFILE).
 
-    It is the limit divided by `divisor`, at least 2 and at most `most`.
+    It is the limit divided by `divisor`, at least 2 and at most `most`. If the process has no limit, it is `most`.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if limit == resource.RLIM_INFINITY else max(2, min(most, limit // divisor))

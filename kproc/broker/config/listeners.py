@@ -153,7 +153,7 @@ def check_listeners(end_points: Sequence[EndPoint]) -> None:
 
 
 def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoint]) -> None:
-    """Raise ConfigError for an address that no client could use and for a name without a listener."""
+    """Raise ConfigError for an address that no client could use, a name without a listener, or a repeated name."""
     _refuse_doubles("advertised.listeners", advertised)
     names = {end_point.name for end_point in listeners}
     for end_point in advertised:

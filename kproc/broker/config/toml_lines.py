@@ -57,7 +57,7 @@ def _key_parts(text: str) -> list[str] | None:
 
 
 def _split_key(line: str) -> tuple[list[str], bool, str]:
-    """Return the parts of the dotted key before `=`, True if there is an `=`, and the text behind it."""
+    """Return the parts of the dotted key before `=`, True, and the text behind it; or [], False, and the whole line."""
     parts, position = [], 0
     while (part := _PART.match(line, position)) is not None:
         parts.append(next(group for group in part.groups()[:3] if group is not None))

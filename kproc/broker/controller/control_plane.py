@@ -102,7 +102,7 @@ class ControlPlane:
         self.in_work = 0
 
     def report_suppressed(self, now_ns: int) -> None:
-        """Log how many messages about rejected connections were suppressed. The controller's tick calls this."""
+        """Log how many messages about rejected connections and denied operations were suppressed, at each tick."""
         self._services.clients.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.report_suppressed(now_ns)

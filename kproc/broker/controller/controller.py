@@ -312,7 +312,10 @@ class Controller(LinkedRole):
         on_reply(UncleanableNoted())
 
     def resolve_host(self, host: str, on_found: Callable[[list[str]], None]) -> None:
-        """Resolve a host name for the supervisor, which must not wait for a name server itself."""
+        """Resolve a host name for the supervisor, which must not wait for a name server itself.
+
+        `on_found` gets the addresses, [] if the name was not resolved.
+        """
         self._listener_lookups.resolve([host], lambda found: on_found(found[host]))
 
     def handle_change(

@@ -223,7 +223,7 @@ def validate(rule: FaultRule) -> None:
 
 
 def _validate_disk_rule(rule: FaultRule) -> None:
-    """Raise InvalidRule if a rule about the disk has conditions of another action."""
+    """Raise InvalidRule if a rule about the disk has conditions of requests, no topic where needed, or a bad error."""
     if rule.apis or any((rule.versions, rule.client, rule.user, rule.group, rule.transactional_id)):
         raise InvalidRule(f"{rule.action} is about files, not requests: choose by topic and partition only")
     if rule.action == "fill-disk":

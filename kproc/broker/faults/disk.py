@@ -77,7 +77,7 @@ class FaultyFs:
         return self._fs.make_directory(path)
 
     def reserve(self, descriptor: int, position: int, length: int) -> bool:
-        """Reserve nothing while a rule limits the disk, so that each write is measured."""
+        """Reserve space by the wrapped Fs, but not while a rule limits the disk, so that each write is measured."""
         try:
             is_limited = any(self._rules("fill-disk"))
         except StorageFailure:

@@ -149,7 +149,10 @@ def _rows_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str 
 
 
 def matches_name(pattern: str | None, names: Iterable[str]) -> bool:
-    """Return True if a name equals the pattern, or begins with the text before its final `*`. None matches always."""
+    """Return True if one of `names` equals the pattern, or begins with the text before the pattern's final `*`.
+
+    The pattern None matches everything, also if there are no names.
+    """
     if pattern is None:
         return True
     if pattern.endswith("*"):

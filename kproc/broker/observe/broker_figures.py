@@ -57,7 +57,10 @@ class ShownKeys(Generic[Key]):
         return key in self._taken
 
     def choose(self, keys: Collection[Key]) -> list[Key]:
-        """Return those of `keys` that have a series of their own, in their order. `keys` are all existing keys."""
+        """Return those of `keys` that have a series of their own, in their order. Count the others as `left_out`.
+
+        `keys` are all existing keys.
+        """
         # A series that belongs to a deleted topic makes room for a new one. Existing series keep their place, because a
         # graph must not have gaps.
         self._taken.intersection_update(keys)
@@ -67,7 +70,7 @@ class ShownKeys(Generic[Key]):
 
 
 class Group(NamedTuple):
-    """One consumer group: its committed offsets by topic and partition."""
+    """One group of any type, with its committed offsets by topic and partition."""
 
     id: str  # Shortened if it is long.
     type: str
@@ -294,7 +297,7 @@ class BrokerFigures:
         return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
 
     def groups(self) -> list[Group]:
-        """Return the consumer groups that Handlers report: all of them, up to the limits of a reply."""
+        """Return the groups that Handlers report: all of them, up to the limits of a reply."""
         return [group for reply in self._replies.values() for group in reply.groups]
 
     @property

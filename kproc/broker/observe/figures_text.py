@@ -1,7 +1,7 @@
 """Formats topics, logs and consumer groups in Prometheus' text format, by hand: prometheus-client takes 5 us a line.
 
 The names are those that the JMX exporter's example configuration gives to Kafka's MBeans; for lags, which Kafka's
-broker does not report, those of the usual exporter. Topics without a series of their own share one,
+broker does not report, those of kafka_exporter. Topics without a series of their own share one,
 `topic="(others)"`: no topic can have that name, and sums stay right.
 """
 
@@ -149,7 +149,7 @@ def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str
         (f'{{consumergroup="{quoted(group_id)}",topic="{topic}"}}', sums[group_id, topic])
         for group_id, topic in figures.group_topics.choose(sums)
     ]
-    # Untyped, because Prometheus reserves names that end in _sum for histograms. The usual exporter has this name.
+    # Untyped, because Prometheus reserves names that end in _sum for histograms. kafka_exporter has this name, too.
     yield _family(
         "kafka_consumergroup_lag_sum", "untyped", "Records behind the logs' ends, by topic.", labelled
     )

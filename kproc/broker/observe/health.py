@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def unserved_kinds(rows: Sequence[Row]) -> list[str]:
-    """Return the kinds of client-serving roles of which no process is running."""
+    """Return those of Acceptor, Processor and Handler of which every process hangs, is down or is being restarted."""
     kinds = []
     for kind in (ACCEPTOR, PROCESSOR, HANDLER):
         of_kind = [row for row in rows if row["role"] == kind and row["pool"] != "control"]

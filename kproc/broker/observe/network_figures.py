@@ -243,7 +243,7 @@ class NetworkFigures:
         return min(1.0, max(0.0, (now[what] - before[what]) / passed_ns))
 
     def _mean_idle(self, agents: list[AgentId]) -> float | None:
-        """Return Kafka's mean over all Processors or Handlers. A role without samples counts as 0."""
+        """Return the mean of `idle` over these roles. One without samples counts as 0. None if no role has samples."""
         shares = [self.idle(each) for each in agents]
         known = [each for each in shares if each is not None]
         return round(sum(known) / len(shares), 4) if known else None

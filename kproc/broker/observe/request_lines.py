@@ -56,7 +56,10 @@ class RequestLine(msgspec.Struct, array_like=True):
 
 
 class WatchedLines(Reply):
-    """The reply to a watch: the request lines since the last call, and the number of requests without a line."""
+    """The reply to a watch: the request lines since the last call, and the number of requests without a line.
+
+    `refused` is the reason why the Handler has refused the watch, or "".
+    """
 
     lines: list[RequestLine] = msgspec.field(default_factory=list)
     lost: int = 0

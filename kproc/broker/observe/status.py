@@ -260,7 +260,10 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def real_uid(pid: int) -> int:
-    """Return the user who started a process. The owner of /proc/PID is root if the process forbids core dumps."""
+    """Return the id of the user who started a process.
+
+    The owner of its /proc directory would be root if the process forbids core dumps.
+    """
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return int(next(line for line in file if line.startswith("Uid:")).split()[1])
 
