@@ -176,7 +176,7 @@ class Client:
 
     @property
     def must_log_in_again(self) -> bool:
-        """True if most of the session's lifetime has passed."""
+        """True if 85 % of the SASL session's lifetime has passed. False if the session has no limit."""
         return self._login_again_ns is not None and self._clock.now_ns() >= self._login_again_ns
 
     def __enter__(self) -> Self:
@@ -295,7 +295,7 @@ class Client:
     def _hint(self) -> str:
         """Return a hint for the error of a closed connection: the listener possibly requires TLS or a login.
 
-        The hint is empty if the client has logged in or has read two responses.
+        The hint is empty if the client's settings have a login, or if it has read two responses.
         """
         has_login = self._security is not None and self._security.login is not None
         if self._answers > 1 or has_login:

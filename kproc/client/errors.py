@@ -16,7 +16,7 @@ class ConnectionFailed(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker rejected the client's login or certificate, or the client does not trust the broker's.
+    """The broker rejected the client's login or certificate, its certificate is not trusted, or it requires TLS.
 
     Do not retry.
     """
@@ -45,5 +45,5 @@ class SecurityFailed(Exception):
 class ConnectionBroken(Exception):
     """The peer closed the connection or violated the protocol during TLS or SASL.
 
-    If it is starting, a retry can succeed.
+    If the peer is starting, a retry can succeed.
     """

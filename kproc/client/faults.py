@@ -45,7 +45,7 @@ class Occasions(TypedDict, total=False):
     times: int
     """Act on at most this number of matching requests or calls."""
     after: int
-    """Do not act on the first matches, this many of them."""
+    """Do not act on this number of first matches."""
     every: int
     """Act only on every n-th match after the skipped ones."""
     probability: float
@@ -124,12 +124,12 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """Number of requests on which the rule has acted."""
+        """Number of requests, or for a fault of the disk writes or syncs, on which the rule has acted."""
         return self.counts.hits
 
     @property
     def matches(self) -> int:
-        """Number of requests that the rule has matched."""
+        """Number of requests, or for a fault of the disk writes or syncs, that met the rule's conditions."""
         return self.counts.matches
 
     def wait_for_hits(self, hits: int = 1, *, timeout_s: float = 10.0) -> None:

@@ -67,7 +67,7 @@ class BoundedCache(Generic[K, V]):
         return self._entries[key]
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Add an entry of about `size_bytes`. An entry above a tenth of the limit is not stored."""
+        """Add an entry of about `size_bytes`. An entry above a tenth of the limit of bytes is not stored."""
         # Do not store a large entry: a few of them would fill the cache again and again, and each time clear the
         # entries of all clients.
         if size_bytes * 10 > self._bytes_max:

@@ -49,7 +49,7 @@ async def _in_block(
 ) -> AsyncIterator[Result]:
     """Enter and leave a context in threads, and yield `value`.
 
-    If the caller is cancelled while the thread enters, the thread leaves the context at once.
+    If the caller is cancelled while a thread enters the context, the context is left as soon as it has been entered.
     """
     await run_or_undo(context.__enter__, lambda _: context.__exit__(None, None, None))
     try:
@@ -117,7 +117,10 @@ class AsyncGroup:
 
 
 class AsyncBroker:
-    """A broker for coroutines. `kproc.Broker` describes the methods. Its faults are `broker.async_faults`."""
+    """The methods of a `kproc.Broker` for coroutines, as `Broker.aio`. `kproc.Broker` describes them.
+
+    For faults use `Broker.async_faults`, because this class has none.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

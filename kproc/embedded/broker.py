@@ -63,7 +63,8 @@ class Broker:
 
         settings: the broker's settings by Kafka's names, as for `kproc serve --set`.
         transport: "process" (the default), "thread" or "inline".
-        data: the data directory to keep. Without it the data are temporary, and by default only synced with power_loss.
+        data: the data directory to keep. Without it the data are temporary, and synced only with power_loss, unless
+            `settings` have kproc.flush.
         port: the port to listen at; 0 chooses a free one.
         tls: use TLS with a certificate of a throwaway authority.
         users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.
@@ -149,7 +150,10 @@ class Broker:
         return client_configuration(kind, self.bootstrap, self._security(user))
 
     def client_file(self, user: str | None = None) -> Path:
-        """Return a properties file for `--command-config` of kproc's and Kafka's commands. stop() deletes it."""
+        """Return the path of a properties file for `--command-config` of kproc's and Kafka's commands.
+
+        user: one of `users`; by default the first. Raises BrokerFailed without `tls` or `users`. stop() deletes it.
+        """
         if self._throwaway is None:
             raise BrokerFailed("only a broker that runs with tls=True or users=[...] writes such files")
         self._throwaway.security(user)
@@ -319,7 +323,8 @@ class Broker:
         """Return to the state of a snapshot, and return when the broker serves again.
 
         All connections are closed, and all fault rules are removed. Address, TLS and the settings of the start stay.
-        Raises RuntimeError if the broker does not have the snapshot any more.
+        Raises RuntimeError if the broker does not have the snapshot any more, ValueError for a snapshot of another
+        broker, and TypeError for an object that is no snapshot.
         """
         self._broker_state().validate(snapshot)
         self._restore(snapshot)
@@ -340,9 +345,10 @@ class Broker:
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:
-        """Let connections of other threads fail with BrokerRestarting, so that their waits go on.
+        """During the block let failed connections of other threads raise BrokerRestarting, so that their waits go on.
 
-        At the end continue a recording before the caller can send requests. If that fails, the next read says why.
+        At the end continue a recording of requests, before the caller can send any. Ignore an error: the next read of
+        the recording raises it.
         """
         self._restart_phase += 1
         try:
@@ -517,7 +523,7 @@ class Broker:
     def _stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and delete temporary files. Return an error text if the broker was killed or failed."""
         if self._process.is_forked:
-            # The pauses, connections and threads are the owner's, and a thread that was not copied can hold a lock.
+            # The pauses and connections are the parent's, and a thread that fork(2) did not copy can hold their locks.
             return self._process.stop(graceful=False)
         with self._life_cycle:
             try:
@@ -526,7 +532,7 @@ class Broker:
                 if self._requests is not None:
                     self._requests.stop()
             finally:
-                # Ctrl-C can interrupt the requests above, and must not leave the broker.
+                # Ctrl-C can interrupt the requests above, and must not leave the broker running.
                 failure = self._stop_process(graceful=graceful)
             return failure
 

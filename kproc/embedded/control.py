@@ -89,7 +89,10 @@ class ControlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting connections, wait for the operations in progress, and close all connections."""
+        """Stop accepting connections, wait for the operations in progress, and close all connections.
+
+        Resume the roles that operations have paused.
+        """
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -176,7 +179,7 @@ class _Server(ThreadingHTTPServer):
     def _replace_oldest(self) -> bool:
         """Free a slot by closing the oldest connection that has sent no request with the token.
 
-        Return False if there is none.
+        Return False if all connections have sent the token, or if no slot is free within 1 s.
 
         Anybody on this host can connect. Idle connections must not keep out a client that knows the token.
         """
@@ -200,7 +203,7 @@ class _Server(ThreadingHTTPServer):
         self.shut_for_reading(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
 
     def shut_for_reading(self, started_before_ns: int) -> None:
-        """Shut down older connections without the token for reading, so that their threads end.
+        """Shut down connections for reading that are older and have not sent the token, so that their threads end.
 
         Operations in progress still respond.
         """
@@ -224,7 +227,7 @@ class _HttpOperation(BaseHTTPRequestHandler):
     timeout = _REQUEST_TIMEOUT_S
 
     def do_GET(self) -> None:
-        """Respond with the names of all operations."""
+        """Respond with the names, summaries and arguments of all operations. The only path is /."""
         if not self._is_admitted():
             return
         if self.path != "/":
@@ -246,7 +249,7 @@ class _HttpOperation(BaseHTTPRequestHandler):
             self._respond(*self.server.control.call(self.path.removeprefix("/"), body))
 
     def _is_admitted(self) -> bool:
-        """Return True if the request comes from a program of this host that knows the token. Respond otherwise."""
+        """Return True if a program of this host that knows the token sent the request. Otherwise respond an error."""
         if not all(map(is_own_host, self.headers.get_all("Host", []))):
             self._respond(421, _error("Host must be localhost, the host's own name or an address"))
             return False

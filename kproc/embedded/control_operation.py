@@ -41,7 +41,7 @@ class ControlOperation(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """The names of the arguments with their defaults, as in `name, partitions=1`. `?` marks optional ones."""
+        """The names of the arguments with their defaults, as in `name, partitions=1`. `?` means null or {}."""
         _broker, *parameters = inspect.signature(self.run).parameters.values()
         return ", ".join(map(_argument, parameters))
 

@@ -48,7 +48,7 @@ def wait_until_idle(connect: Callable[[], Client], seconds: float) -> None:
 
 
 def _observe(connect: Callable[[], Client]) -> list[str]:
-    """Return the reasons why the broker is not idle."""
+    """Return the reasons why the broker is not idle. The list is empty if it is idle."""
     try:
         with connect() as client:
             status = client.operate("status")
@@ -68,7 +68,7 @@ def _roles(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _requests(client: Client) -> Iterator[str]:
-    """Yield the requests in progress, except long polls, and the syncs and the cleaner's work in progress."""
+    """Yield a text for requests in progress except long polls, for syncs, the cleaner's work, and silent roles."""
     found = client.operate("topics")
     connections = client.operate("clients")
     waiting = [row for row in connections["clients"] if row["inflight"] and row["client_id"] != OWN_CLIENT_ID]
@@ -90,9 +90,9 @@ def _requests(client: Client) -> Iterator[str]:
 
 
 def _transactions(client: Client, counts: dict[str, int]) -> Iterator[str]:
-    """Yield the transactions whose markers are not in all logs.
+    """Yield a text for each transaction that is ending, but whose markers are not in all logs yet.
 
-    counts: number of transactions by state, from the status. It is up to 1 s old.
+    counts: number of transactions by state, from the status, up to 1 s old. Used only without ListTransactions.
     """
     from kproc.client import error_text
     from kproc.wire.header import ApiKey

@@ -30,9 +30,9 @@ def pin_ports(settings: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str
 
 
 def _pin_listener(text: str, listeners: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a listener such as `PLAINTEXT://:0` with its last port.
+    """Return a listener such as `PLAINTEXT://:0` with the port of its last start instead of 0.
 
-    Return an invalid one unchanged, for the broker to reject.
+    Return an invalid listener unchanged, for the broker to reject.
     """
     name = _LISTENER_NAME.match(text)
     row = listeners.get(name[1].upper()) if name is not None else None

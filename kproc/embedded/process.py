@@ -39,10 +39,13 @@ LOG_TAIL_BYTES: Final = 8192
 
 
 class BrokerFailed(RuntimeError):
-    """The broker did not start or did not stop. The message ends with the last lines of its stderr."""
+    """The broker or a role of it is not in the state that a call needs, or did not start or stop in time.
+
+    If the broker has failed, the message ends with the last lines of its stderr.
+    """
 
     exit_code: int | None = None
-    """Exit code of a broker that ended at its start, such as 2 for a wrong setting."""
+    """Exit code of a broker that has ended by itself, such as 2 for a wrong setting. None for other failures."""
 
 
 class BrokerRestarting(ClientError):
@@ -93,7 +96,7 @@ class BrokerProcess:
         return _tail(self._log) if self._log >= 0 else self._last_log
 
     def prepare(self) -> Path:
-        """Create the temporary directory with the log, and return its path."""
+        """Create the temporary directory and in it the file for the broker's stderr. Return the directory."""
         self._owner_pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="kproc-"))
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

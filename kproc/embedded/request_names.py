@@ -1,7 +1,7 @@
 """Names in requests: the topics, groups and transactional ids that a decoded request has, or that an API can have.
 
-RequestRecorder finds by them the names beyond the first ones, which the broker records for each request, and rejects
-conditions that no request can meet.
+The broker records only the first names of each request. With this module RequestRecorder finds the other names in the
+decoded request, and rejects conditions that no request can meet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELDS: Final = {
 CONDITIONS: Final = tuple(_FIELDS)
 """The conditions of RequestMatch that only requests with such names can meet."""
 _TOPIC_NAMES: Final = ("name", "topic", "topic_name")
-"""Fields with the name in a topic's row, by API and version."""
+"""Fields of a topic's row that can have the topic's name. API and version decide which of them it is."""
 
 
 def names_in(fields: Mapping[str, Any], condition: str) -> Iterator[str]:

@@ -185,7 +185,7 @@ def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
 
 
 def _rows(connect: Connect) -> list[dict[str, Any]]:
-    """Return the rows of the processes in the broker's status."""
+    """Return the rows of the processes in the broker's status. Raises BrokerFailed if the roles are no processes."""
     with connect() as client:
         client.timeout_ms = _STATUS_MS
         status = client.operate("status")
@@ -210,7 +210,10 @@ def _wait_served(
     timeout_s: float,
     is_served: Callable[[dict[str, Any]], bool],
 ) -> None:
-    """Wait until the broker shows a role as running. Raises BrokerFailed after `timeout_s`."""
+    """Wait until the broker shows a role as running in a status row that `is_served` accepts.
+
+    Raises BrokerFailed after `timeout_s`.
+    """
     until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
     last = "the broker gave no status"
     while True:

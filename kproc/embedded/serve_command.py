@@ -21,9 +21,9 @@ _SECRETS_FILE: Final = "secrets.properties"
 def settings_for_tests(
     given: Mapping[str, object], transport: str | None, *, syncs: bool
 ) -> dict[str, object]:
-    """Return the settings with the defaults of a broker for tests.
+    """Return the given settings, and for all others the defaults of a broker for tests.
 
-    syncs: if False, do not sync, because the data are temporary.
+    syncs: if False, the default is not to sync (kproc.flush=none), because the data are temporary.
     """
     settings = dict(given)
     if transport is not None:

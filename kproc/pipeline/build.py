@@ -217,8 +217,9 @@ class Builder:
     def _for_topic(self, sink: Sink, frame: DataFrame) -> DataFrame:
         """Return the columns key, value, headers and partition of the sink's records.
 
-        The sink's expressions define them. Without `value` the frame's own columns of these names are used, or, if the
-        frame has no column `value`, the whole row as JSON.
+        The sink's expressions define them. Without the expression `value`, the frame's columns key, value and headers
+        are used, or, if the frame has no column `value`, the value is the whole row as JSON. A column that nothing
+        defines is left out. Only the sink's expression defines `partition`.
         """
         from pyspark.sql import functions as f
         from pyspark.sql.types import BinaryType, StringType
@@ -245,7 +246,10 @@ class Builder:
 
 
 def _cast(column: Column, kind: str | None) -> Column:
-    """Return bytes as a value of type `kind`. Numbers and times are parsed as text, like Kafka's tools write them."""
+    """Return a column of bytes as type `kind`. None or "binary" leaves it unchanged.
+
+    Numbers and times are parsed as text, because Kafka's tools write them as text.
+    """
     if kind is None or kind == "binary":
         return column
     text = column.cast("string")

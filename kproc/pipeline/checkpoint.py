@@ -28,7 +28,7 @@ _COMPACTED: Final = re.compile(r"(\d+)(?:\.compact)?")
 
 @dataclass
 class QueryState:
-    """Progress of a query: its newest committed and planned batch, and the watermark in ms since 1970.
+    """Progress of a query: its newest committed and planned batch, and the watermark in ms since 1970 (0: none).
 
     offsets: committed offsets of topics. others: offset lines of other sources, unparsed.
     """
@@ -73,7 +73,10 @@ def driver_directory(pipeline: Pipeline) -> Path:
 
 
 def query_state(checkpoint: Path, sink: Sink) -> QueryState:
-    """Read the state of a sink's query. It is empty if the query never ran. Raise PipelineError if it is damaged."""
+    """Read the state of a sink's query. Raise PipelineError if it is damaged.
+
+    Before the first committed batch it has no offsets. If the query never ran, it has no batch either.
+    """
     directory = checkpoint / sink.name
     state = QueryState(
         sink.name, committed=_newest(directory / "commits"), planned=_newest(directory / "offsets")
@@ -109,7 +112,7 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
 
 
 def topic_offsets(value: object) -> Offsets | None:
-    """Parse a topic source's offsets, as JSON text or a dict. Return None if they are of another kind of source."""
+    """Parse a topic source's offsets, as JSON text or a dict. Return None for another kind of source or no topics."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -261,7 +261,7 @@ class PipelineRun:
             self._wait_until_started(entry.query, signals)
 
     def _collect(self) -> None:
-        """Process Spark's new progress reports and update the screen."""
+        """Add Spark's new progress reports to the queries' totals, and show them on the screen."""
         for entry in self._queries:
             is_active = entry.is_active
             for row in entry.new_rows():

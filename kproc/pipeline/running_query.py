@@ -74,7 +74,10 @@ class RunningQuery:
         return f"{figures.name} {batch}, {figures.rows:,} rows"
 
     def stop(self, jvm: Any, *, is_late: bool) -> None:
-        """Stop the query between two batches, because `stop()` cancels a running batch. With `is_late`, cancel it."""
+        """Let the query end between two batches. Call this again until it has ended.
+
+        Spark's own `stop()` would cancel a running batch. With `is_late`, cancel it.
+        """
         if is_late:
             self.query.stop()
         elif self.thread is None:

@@ -238,7 +238,7 @@ def _target(table: SpecTable, kind: str, defaults: Defaults) -> str:
 
 
 def _keys_of_kind(table: SpecTable, kind: str, defaults: Defaults) -> dict[str, Any]:
-    """Return the fields that only sinks of this kind have in a specification."""
+    """Return the fields of Sink that depend on its kind: keys of this kind alone, connector and bootstrap."""
     common: dict[str, Any] = {"connector": defaults.connector, "bootstrap": defaults.bootstrap}
     if kind == "topic":
         # Reject an option that repeats the key bootstrap or topic: the two values could differ.
@@ -271,7 +271,7 @@ def _delivery(table: SpecTable) -> str | None:
 
 
 def _name_errors(pipeline: Pipeline) -> Iterator[SpecError]:
-    """Yield errors of names: views and sinks must be unique, and views defined before they are used."""
+    """Yield errors of names: views, sinks and targets must be unique, and views defined before they are used."""
     twice = [*_twice(pipeline, (*pipeline.sources, *pipeline.transforms)), *_twice(pipeline, pipeline.sinks)]
     # If a name is used twice, the name that was meant is usually missing, and views that use it seem wrong. So report
     # the duplicates alone.

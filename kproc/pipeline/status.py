@@ -71,7 +71,10 @@ def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
 
 
 def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Extent]) -> Iterator[str]:
-    """Yield a line for each partition whose log does not contain the committed offset."""
+    """Yield a line for each partition that does not exist any more, or whose committed offset is outside its log.
+
+    Outside means below the log's start or above its end.
+    """
     for partition, offset in sorted(offsets.items()):
         extent = found.get(partition)
         where = f"{query}: {topic} partition {partition}"

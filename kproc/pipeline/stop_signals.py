@@ -15,9 +15,9 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """Handler of SIGINT and SIGTERM. The first stops the queries after their batch, the second one at once.
+    """Signal handlers of SIGINT and SIGTERM. They count the signals: the run ends after its batches if `count` is 1.
 
-    at_once: called for the second signal. A signal before `is_running` raises Stopped.
+    at_once: called for the second and every later signal. If `is_running` is False, the first signal raises Stopped.
     """
 
     def __init__(self, at_once: Callable[[], None]) -> None:

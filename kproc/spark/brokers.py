@@ -59,7 +59,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Unreachable(ClientError):
-    """A request still failed with a retriable error at its deadline."""
+    """A request still failed with a retriable error at its deadline, or at its last attempt."""
 
 
 class UnknownTopic(ClientError):

@@ -73,7 +73,7 @@ def query_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> dict[str, Any]:
-    """Return the totals of a write: number of tasks that reported, and records and bytes by topic."""
+    """Return the query's id and the totals of a write: tasks that reported, and records and bytes by topic."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     topics: dict[str, dict[str, int]] = {}
     for message in told:

@@ -54,7 +54,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _WaitingBatch(NamedTuple):
-    """A checked batch that waits to be emitted: its decompressed records, base offset and base timestamp."""
+    """A checked batch that waits to be emitted: its decompressed records, base offset and base timestamp.
+
+    append_time: the timestamp of all records with LogAppendTime, or None with CreateTime.
+    """
 
     payload: Bytes
     position: int

@@ -17,7 +17,7 @@ from kproc.spark.sink_options import ProducerSettings
 
 @dataclass(slots=True, eq=False)
 class SentProduce:
-    """A request without a response yet. `batches` are those that are not handled, by topic and partition."""
+    """A Produce request in flight. `batches`: those whose result was not handled yet, by topic and partition."""
 
     correlation_id: int
     sent_ns: int
@@ -54,7 +54,10 @@ class ProduceNodes:
         self._selector.close()
 
     def connect(self, node: ProduceNode) -> bool:
-        """Connect a node unless it is connected. Return False if it cannot be used yet. Raises ClientError."""
+        """Connect a node unless it is connected. Raises ClientError.
+
+        Return False if the SASL session expires soon and requests are in flight: send no more until their responses.
+        """
         if node.link is not None and node.link.is_expiring:
             # The SASL session expires soon. Before the connection is replaced by a new one, wait for the responses to
             # the requests in flight.
