@@ -138,7 +138,7 @@ class Sleeper:
             events = poll(WAKE_GRACE_S)
             if not events:
                 self.rescued_count += 1
-        # No fence is needed, because a producer that still reads 1 only signals in vain. That costs one pass and loses
-        # nothing.
+        # No fence is needed, because a producer that still reads 1 only signals in vain. That costs one duty cycle and
+        # loses nothing.
         words[index] = 0
         return events

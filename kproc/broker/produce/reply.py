@@ -140,7 +140,7 @@ class OneProduce:
         context = self._context
         if result[1]:
             context.count_error(result[1])
-        # acks=0 has no response. For LOST, no response would be true: the records may be stored or not.
+        # acks=0 has no response. For LOST, any response could be false: the records may be stored or not.
         if self.acks == 0 or result[1] == LOST:
             finish_unanswered(context, result[1])
         else:

@@ -1,4 +1,7 @@
-"""LeaderEpochs: the leader epochs of a log with their first offsets (KIP-101). No I/O; log.py writes the file."""
+"""LeaderEpochs: the leader epochs of a log with their first offsets (KIP-101).
+
+No I/O: log_append.py and log_start.py write the epochs to leader-epoch-checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ class LeaderEpochs:
         Returns True if an entry has changed.
         """
         keep = bisect_right(self._starts, start) - 1
-        # Nothing before the start is known, so no entry has to change.
+        # No entry begins before the start, so none has to change.
         if keep < 0 or (keep == 0 and self._starts[0] == start):
             return False
         del self._epochs[:keep], self._starts[:keep]

@@ -1,9 +1,9 @@
 """Checks the records inside a produced batch, and compresses the batch with its topic's codec.
 
-These checks are made only for logs that need them (`LogConfig.looks_inside`): compacted logs, logs with a lower limit
-of timestamps, with a codec as compression.type or with a max.decompressed.message.bytes, and all logs with
-kproc.validate.records=full. They cost the Handler about as much as the producer's own work. In all other logs only the
-records' lengths are checked (record_check.py).
+These checks are made only for logs that need them (`LogConfig.looks_inside`): compacted logs, logs with
+message.timestamp.before.max.ms, a codec as compression.type or a max.decompressed.message.bytes below
+DECOMPRESSED_BYTES_MAX, and all logs with kproc.validate.records=full. They cost the Handler about as much as the
+producer's own work. In all other logs only the records' lengths are checked (record_check.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CountingFs: an Fs that counts the writes that failed on a full disk, in the metrics of the role that uses it."""
+"""CountingFs: an Fs that counts writes and creations that fail on a full disk, in the metrics of its role."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CountingFs:
     def divert(self, fs: Fs) -> Fs:
         """Call `fs` from now on, and return the Fs that was called before."""
         before, self.wrapped = self.wrapped, fs
-        # Remove the cached methods, which belong to the former Fs. A thread that runs one now finishes with it.
+        # Remove the cached methods, which belong to the former Fs. A call that runs now finishes on the former Fs.
         for name in self.__dict__.keys() - {"wrapped", "_values"}:
             self.__dict__.pop(name, None)
         return before

@@ -92,7 +92,7 @@ class LogSegment:
         self.reserve_at = RESERVE_FROM_BYTES  # Call reserve() before a write that ends beyond this.
         self.reserved_end = 0  # End of the reserved blocks, or 0 if none are reserved.
         self.synced_bytes = 0  # Bytes that are known to be on the disk since this process opened the file.
-        # Bytes that are synced by the file's attribute. The sync thread sets it, and the owner between two rounds.
+        # The number of synced bytes in the file's attribute. The sync thread sets it, and the owner between two rounds.
         self.marked_bytes = 0
         # True if this process has sealed the segment, or has seen that its records end where the next segment begins.
         self.is_joined = False

@@ -31,7 +31,7 @@ from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
 logger = logging.getLogger(__name__)
 
 REASON_FILE: Final = "kproc-set-aside"
-# The file may come from anywhere, and the reason goes into one line of `kproc status`.
+# Limit of a reason that is read, because the file may come from anywhere, and `kproc status` shows it in one line.
 _REASON_CHARACTERS_MAX: Final = 300
 _NO_REASON: Final = "no reason is stored: another broker or an earlier version of kproc set it aside"
 WAY_OUT: Final = (

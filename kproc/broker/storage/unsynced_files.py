@@ -51,8 +51,8 @@ class UnsyncedFiles:
             # already.
             descriptors.extend(fs.open_directory(path) for path in self.directories)
             # A transaction index is not rebuilt from batches below the recovery point, so it must be synced.
-            # partition.metadata must be synced, because without the file a start ignores the entries of this log in the
-            # checkpoints.
+            # partition.metadata must be synced, because without the file a start ignores the offsets of this log in the
+            # data directory's checkpoints.
             descriptors.extend(fs.open(path) for path in self.files if fs.exists(path))
         except StorageFailure:
             for descriptor in descriptors:

@@ -2,7 +2,7 @@
 
 The hot loop of `Log.append` recognises a plain batch by itself (one unpack, one CRC, a few comparisons). This module
 checks all other batches: those of logs whose records must be decoded (records_inside.py), transactional batches,
-markers, and every invalid batch.
+markers, batches that need a new segment, and every invalid batch.
 """
 
 from __future__ import annotations

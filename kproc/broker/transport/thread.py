@@ -1,7 +1,7 @@
-"""Links between roles of one process, which carry the same records as rings through deques.
+"""Links between roles of one process, which carry the same records as rings through deques, and the roles' threads.
 
-Every transport but `process` uses them. A deque's append and popleft are atomic under the GIL and on free-threaded
-builds, so a link needs no lock of its own. The bound in bytes gives the same back-pressure as a ring.
+Every transport but `process` uses these links. A deque's append and popleft are atomic under the GIL and on
+free-threaded builds, so a link needs no lock of its own. The bound in bytes gives the same back-pressure as a ring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kproc.broker.ipc.ring import RECORD_HEADER
 from kproc.broker.transport.agent import Agent
 
 _SLEEP_MS: Final = 100  # Longest sleep of an agent's thread.
-_PAUSE_S: Final = 5.0  # Time that agents get to finish a duty cycle.
+_PAUSE_S: Final = 5.0  # Time that pause_threads() gives the agents to finish a duty cycle.
 # Count the size of a ring's record header for each record, so that a Pipe is full after the same records as a ring.
 _RECORD_HEAD: Final = RECORD_HEADER.size
 
