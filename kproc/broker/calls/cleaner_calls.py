@@ -23,7 +23,7 @@ class LogDirRequest(msgspec.Struct, array_like=True):
 
 
 class LogDirUsage(Reply):
-    """The bytes of each partition's records, in the shape of the request, and of the whole file system."""
+    """The bytes of the requested partitions, a list per topic in the request's order, and of the file system."""
 
     log_dir: str
     sizes: list[list[int]]
@@ -32,9 +32,9 @@ class LogDirUsage(Reply):
 
 
 class LogFileFigures(msgspec.Struct, array_like=True):
-    """Figures from a partition's files: bytes of the records, and when the newest and the oldest were written, in ms.
+    """Figures from a partition's files: bytes of the records, and times of the newest and the oldest one, in ms.
 
-    A time is -1 if there is no record. The newest time is the broker's, and the oldest one is the record's timestamp.
+    A time is -1 if there is no record. The newest one is when the broker wrote it, the oldest one its timestamp.
     """
 
     bytes: int
@@ -43,7 +43,7 @@ class LogFileFigures(msgspec.Struct, array_like=True):
 
 
 class LogFiguresReply(Reply):
-    """The figures of partitions, in the shape of the request."""
+    """The figures of the requested partitions: a list per topic, in the request's order."""
 
     figures: list[list[LogFileFigures]]
 

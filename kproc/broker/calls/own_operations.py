@@ -84,7 +84,7 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
     topic: _Pattern | None = None
     # Also return the decoded fields of small requests.
     has_fields: bool = False
-    # End the watch with this call. Otherwise it occupies one of few places until it has not been read for some seconds.
+    # End the watch with this call. Otherwise it counts for the limit of watches until it was not read for some seconds.
     is_last: bool = False
 
 

@@ -85,7 +85,7 @@ class ClassicGroups:
         return group
 
     def group_of_offsets(self, group_id: str) -> Group:
-        """Return the group of a committed offset. A group that only stores offsets has no record."""
+        """Return the group of a committed offset. If it does not exist, add a classic one that only stores offsets."""
         return self._groups.get(group_id) or self.add(group_id)
 
     def add_unwritten(self, group_id: str) -> ClassicGroup:
@@ -158,7 +158,10 @@ class ClassicGroups:
     # -- member ids that no client has used yet ----------------------------------------------------------------
 
     def _add_pending(self, group_id: str, member_id: str) -> None:
-        """Count a member id that a client was given. A client gets one with each join, so there is a limit."""
+        """Add a member id that a client got but has not used. Above PENDING_MEMBERS_MAX discard the oldest one.
+
+        Every JoinGroup without a member id gets a new one, so without a limit clients could fill the memory.
+        """
         self._pending[group_id, member_id] = None
         if len(self._pending) > PENDING_MEMBERS_MAX:
             oldest_group_id, oldest_id = next(iter(self._pending))

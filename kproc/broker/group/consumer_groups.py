@@ -95,7 +95,8 @@ class ConsumerGroups:
             self._append_to_group,
             lambda members: can_downgrade(members, config),
         )
-        # Empty groups that a joining member replaces. They come back if its heartbeat is rejected.
+        # Empty classic groups that a joining member replaces by a consumer group. They come back if its heartbeat is
+        # rejected.
         self._replaced: dict[str, Group] = {}
         self._large_contents = cluster.large_contents
         self._replay = StateReplay(self._make_state)
@@ -110,7 +111,7 @@ class ConsumerGroups:
         return group if isinstance(group, ConsumerGroup) else None
 
     def drain_rebalances(self) -> int:
-        """Return how often a group's epoch rose since the last call. Kafka counts this as rebalances."""
+        """Return how often the epoch of any group rose since the last call. Kafka counts this as rebalances."""
         rebalances, self._rebalances = self._rebalances, 0
         return rebalances
 
@@ -155,11 +156,12 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
-        # Share and streams groups use the same name space, and they are never converted.
+        # Only a member that joins creates or converts a group. Reject the ids of share and streams groups: all groups
+        # share one name space, and these two kinds are never converted.
         if request.member_epoch != JOIN_EPOCH or not isinstance(group, ClassicGroup | None):
             reason = f"Group {group_id} is not a consumer group."
             if group is None:
-                # Kafka finds the group of a member that leaves by another function, which has another message.
+                # If a member leaves, Kafka looks up its group by another function, which has another message.
                 kind = "Consumer group" if request.member_epoch > JOIN_EPOCH else "Group"
                 reason = f"{kind} {group_id} not found."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
@@ -173,7 +175,10 @@ class ConsumerGroups:
     # -- members of the classic protocol -----------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
-        """Handle a JoinGroup of a classic member. If a static one replaces the last other one, convert the group."""
+        """Handle a JoinGroup of a classic member.
+
+        Convert the group to a classic one if a static member replaces the last member of the consumer protocol.
+        """
         epoch = group.state.epoch.epoch
         member_id = f"{shortened(request.client_id, NAME_MAX)}-{self._timing.random_id()}"
         result = _result_of(
@@ -238,7 +243,7 @@ class ConsumerGroups:
     def maybe_downgrade(
         self, group: ConsumerGroup, *, generation: int | None = None, rebalances: bool = True
     ) -> None:
-        """Convert a group to a classic one if it has members, and all of them use the classic protocol.
+        """Convert a group to a classic one if it has only classic members, at least one, and the settings permit it.
 
         `generation` is that of the classic group, by default the group's epoch. With `rebalances` the members join
         again. Otherwise they keep the group's assignment.
@@ -259,6 +264,8 @@ class ConsumerGroups:
         except KafkaError as error:
             # The group remains a consumer group. The next member that leaves causes another attempt.
             logger.warning("group %s: did not become a classic group: %s", group_id, error.code.name)
+            # The epoch did not rise when the last member of the consumer protocol left. Raise it now, so that the
+            # others get the partitions of that member.
             with suppress(KafkaError):
                 group.raise_epoch()
             return

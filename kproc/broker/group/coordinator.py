@@ -183,7 +183,7 @@ class GroupCoordinator:
         self._delete_unused(group_id)
 
     def _delete_unused(self, group_id: str) -> None:
-        """Remove a group that has no record in the log and that no client is about to join."""
+        """Remove a group without offsets that has no record in the log and that no client is about to join."""
         group = self._groups.get(group_id)
         if group is not None and group.is_unwritten:
             self.delete_without_offsets(group_id)
@@ -256,7 +256,7 @@ class GroupCoordinator:
         reply: Callable[[R], None],
         failed: Callable[[ErrorCode], R],
     ) -> None:
-        """Handle a member's request by `work`. Respond with its result when everything that it changed is durable."""
+        """Handle a member's request by `work`. Respond with its result when durable, or with `failed` of an error."""
         if group_id in self._deleting:
             reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
@@ -275,7 +275,7 @@ class GroupCoordinator:
     def _reply_when_durable(
         self, reply: Callable[[R], None], result: R, failed: Callable[[ErrorCode], R]
     ) -> None:
-        """Reply with a result when all records before are durable."""
+        """Reply with `result` when all earlier records are durable, or with `failed` of the error if they are not."""
 
         def on_done(code: Code) -> None:
             reply(failed(ErrorCode(write_error(code))) if code else result)
@@ -326,7 +326,7 @@ class GroupCoordinator:
             self.shares.states.restore(key, on_code)
 
     def _finish_share_deletion(self, group_id: str, code: Code) -> None:
-        """Delete a share group after its states. It stays if they could not be deleted."""
+        """Delete a share group whose states were deleted. If `code` is an error they were not, and the group stays."""
         on_done = self._deleting.pop(group_id, None)
         if on_done is None:
             return  # The resignation has answered.

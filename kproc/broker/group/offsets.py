@@ -45,15 +45,15 @@ class GroupOffsets:
         return [*self._by_group, *(each for each in self.pending.group_ids() if each not in self._by_group)]
 
     def of_group(self, group_id: str) -> Mapping[str, ByPartition]:
-        """Return a group's offsets by topic and partition. It is the table itself, which later commits change."""
+        """Return a group's committed offsets by topic and partition: the table itself, which later commits change."""
         return self._by_group.get(group_id, _NOTHING)
 
     def count(self, group_id: str) -> int:
-        """Return the number of a group's offsets."""
+        """Return the number of a group's committed offsets, without pending ones."""
         return sum(map(len, self.of_group(group_id).values()))
 
     def has_more_than(self, group_id: str, count: int) -> bool:
-        """Return True if a group has more offsets than `count`."""
+        """Return True if a group has more than `count` committed offsets."""
         sums = accumulate(len(partitions) for partitions in self.of_group(group_id).values())
         return any(each > count for each in sums)
 
@@ -150,11 +150,11 @@ class GroupOffsets:
         return any(topics.has(key.topic, value.topic_id) for value in self.pending.values_of(key))
 
     def count_by_name(self, group_id: str, topics: KnownTopics) -> int:
-        """Drop the topic id of every offset of a group whose topic id is unknown. Return how many there are.
+        """Drop unknown topic ids from a group's offsets, which then count for the topics' names. Return their number.
 
         Such offsets come from files of another broker, or the metadata were restored. A leader epoch above the
-        partition's is dropped, too: a consumer that got it would wait for metadata with that epoch and never touch the
-        partition, and only its opening raises the epoch.
+        partition's is dropped, too. A consumer that got it would wait for metadata with that epoch and never read the
+        partition, whose epoch rises only when its log is opened.
         """
         count = 0
         for topic, partitions in self.of_group(group_id).items():

@@ -32,7 +32,10 @@ class PacedResponses:
         self._responses.append(partial(reply, result))
 
     def send_soon(self) -> None:
-        """Send the responses, unless a later call will do it."""
+        """Send up to RESPONSES_AT_ONCE responses now, more than that from the next duty cycle on.
+
+        Do nothing if a later call of `send` is arranged already.
+        """
         if self._responses and not self._is_waiting:
             # The decision about a large group takes some ms itself, so its first response waits for the next duty
             # cycle.

@@ -67,7 +67,8 @@ class GroupRemoval:
             for key in self._group_keys(group_id):
                 records.append((key, None))
                 effects.append(_no_effect)
-            # The last tombstone removes the group. If it is not in the log, the group exists and is deleted again.
+            # Remove the group from memory with its last tombstone. If that one is not in the log, the group still
+            # exists and can be deleted again.
             effects[-1] = partial(self._on_removed, group_id)
         self._log.write(Write(records, on_done, lambda number, _offset: effects[number]()))
 
@@ -155,9 +156,9 @@ class GroupRemoval:
         return list(islice(found, TOMBSTONES_AT_ONCE))
 
     def _sweep_group(self, group_id: str) -> list[OffsetKey]:
-        """Remove the expired offsets of a group with few offsets, and the group if no others are left.
+        """Remove the expired offsets of a group with at most TOMBSTONES_AT_ONCE offsets. Return their keys.
 
-        Return the expired offsets.
+        Remove the group, too, if it has no members and no other offsets.
         """
         group = self._groups.get(group_id)
         if group is None or not group.can_expire or self._offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):

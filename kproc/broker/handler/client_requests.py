@@ -221,9 +221,9 @@ class ClientRequests:
     # -- draining -----------------------------------------------------------------------------------------------
 
     def drain(self, client: ProcessorPeer) -> int:
-        """Handle a Processor's requests. Return the number of records that were taken.
+        """Handle a Processor's requests. Return the number of records that were handled.
 
-        It takes none while the Processor has not read earlier responses. The first batch is small, so that the
+        Handle none while the Processor has not read earlier responses. The first batch is small, so that the
         Processor sends its responses while the next batch is handled. Each further batch is twice as large, because
         under saturation the fixed cost of a batch counts.
         """
@@ -283,7 +283,7 @@ class ClientRequests:
     def _handle_block(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one large frame in the Processor's arena, or park it until it may run.
 
-        `view` is the REQUEST_BLOCK record with the frame's place in the arena.
+        `view` is the REQUEST_BLOCK record with the frame's offset and length in the arena.
         """
         self._due.press()
         arena = client.link.arena

@@ -67,7 +67,7 @@ def _sync_logs(partitions: Sequence[OwnedPartition], errors: list[OSError]) -> s
     for log, point, problem in _sync_in_parallel(points):
         if problem is None:
             log.durability.mark_synced(point)
-            # The file of the active segment was removed, so that nothing of it is on the disk.
+            # `mark_synced` has found that the active segment's file was removed: its records are lost at the close.
             if log.state.offline_reason is not None:
                 problem = OSError(log.state.offline_reason)
         else:

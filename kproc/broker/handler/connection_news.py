@@ -111,7 +111,10 @@ class ConnectionNews:
             self._faults.release((connection_id,))
 
     def _charge_socket_time(self, client: ProcessorPeer, connection_id: int, body: memoryview) -> None:
-        """Charge a client for the time that its Processor spent on the socket."""
+        """Charge a client for the time that its Processor spent on the socket.
+
+        If no request_percentage quota applies to the client any more, let the Processor stop measuring.
+        """
         (used_ns,) = SOCKET_NS.unpack_from(body)
         client_id = bytes(body[SOCKET_NS.size :])
         identity = client.requests.identities.get(connection_id)

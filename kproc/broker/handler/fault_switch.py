@@ -100,7 +100,7 @@ class FaultSwitch:
         return self.is_enabled and Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir()
 
     def load(self) -> None:
-        """Read the rules that exist at the start of this Handler. Their connections can have ended before."""
+        """Read the rules that exist at the start of this Handler. Remove those whose connections have ended before."""
         if self.injector is None and self._has_directory():
             self.reload()
             self._release_dead()

@@ -426,7 +426,7 @@ class Partitions:
     def enforce_retention(self, key: PartitionKey) -> int:
         """Delete the segments of one partition that are past their retention. Return their number.
 
-        Raises KafkaError or PartitionMoving if the log cannot be opened.
+        0 for an offline log and for another Handler's. Raises KafkaError or PartitionMoving if it cannot be opened.
         """
         partition = self._image().partition(*key)
         if partition is None or partition.owner != self.handler_index:

@@ -156,7 +156,10 @@ class ProduceFastPath:
     def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Queue the request of one of several frames of a record, or of a frame in an arena."""
+        """Queue the request of one of several frames of a record, or of a frame in an arena.
+
+        Return False without effect if it does not repeat the learned request.
+        """
         if not (
             self._matches(frame)
             and self._requests.is_from(listener, flags)

@@ -256,7 +256,7 @@ def hide_secrets(api_key: int, fields: Any) -> Any:
     # KIP-48: the HMAC is the password of a delegation token.
     if api_key in _WITH_TOKENS:
         return {**fields, "hmac": HIDDEN}
-    # Show only known, harmless values, because configs can hold passwords, also unknown configs.
+    # Requests of other APIs have no secrets. A config can be a password, so show the values of known, harmless ones.
     if api_key not in _ALTERS:
         return fields
     return {**fields, "resources": [_hide(resource) for resource in fields["resources"]]}

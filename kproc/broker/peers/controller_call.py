@@ -40,7 +40,7 @@ def change_metadata(
     complete: Callable[[Fields], Fields] = _as_it_is,
     has_any: bool = True,
 ) -> None:
-    """Send `op` to the controller and respond with its reply, which has the shape of the response.
+    """Send `op` to the controller and respond with its reply, which has the fields of the response.
 
     body: the fields for the controller.
     failed: makes the response from the error code and message of the whole operation.
@@ -85,7 +85,7 @@ def _room_left(fields: Mapping[str, Any], room: int) -> int:
 
 
 def _throttle(context: RequestContext, duration_ms: int) -> None:
-    """Throttle a client that changes more than its quota allows."""
+    """Throttle a client that changes more than its quota allows, for this time in ms. 0: do nothing."""
     if duration_ms:
         context.services.client_rates.record_throttle(CONTROLLER_MUTATION_RATE, duration_ms)
         # KIP-219: respond now and stop reading the connection, instead of delaying the response.

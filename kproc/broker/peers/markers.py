@@ -89,7 +89,10 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
 
 
 def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """Append a marker to a partition of this Handler."""
+    """Append a marker to a partition of this Handler.
+
+    `on_code` gets NONE when the marker is as durable as acks=all promises, or the error.
+    """
     name, index = key
     partition = services.image.partition(name, index)
     if partition is None:

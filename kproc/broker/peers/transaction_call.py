@@ -105,5 +105,5 @@ def handle_add(
 def handle_verify(
     coordinator: TransactionCoordinator, name: str, request: AddRequest, on_outcome: OnOutcome[list[int]]
 ) -> None:
-    """Verify that partitions are in a transaction."""
+    """Verify that partitions are in a transaction. The outcome is an error code, or NONE, for each partition."""
     on_outcome([int(code) for code in coordinator.verify(name, request)])

@@ -34,7 +34,10 @@ _MEASURE_NS: Final = 1_000_000_000
 
 
 class Balancer:
-    """Measures the Processors' loads and plans migrations. One per supervisor."""
+    """Measures the Processors' loads, and plans how many connections migrate from which Processor to which.
+
+    One per supervisor.
+    """
 
     def __init__(self, children: Children) -> None:
         self._children = children
@@ -78,7 +81,7 @@ class Balancer:
         return _moves(roles, {agent: float(count) for agent, count in held.items()}, held)
 
     def is_uneven(self, pool: str) -> bool:
-        """Return True if the busiest Processor of a set handles more than _UNEVEN times the mean."""
+        """Return True if a set is not idle and its busiest Processor handles more than _UNEVEN times the mean."""
         rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
         return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > _UNEVEN * sum(rates) / len(rates)
 
@@ -90,7 +93,7 @@ class Balancer:
         yield from self.wait_until_still(moves)
 
     def wait_for_metrics(self, pool: str) -> Steps:
-        """Wait until every Processor has stored new metrics, which it does at least twice a second."""
+        """Wait, for at most _MEASURE_NS, until every Processor has stored new metrics, as it does twice a second."""
         began_ns = self._clock.now_ns()
         metric = self._children.regions.heartbeat_ns
         roles = self._children.table.processors(pool)

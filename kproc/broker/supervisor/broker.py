@@ -305,7 +305,7 @@ def _changes_at_start(
 
 
 def _log_useless_settings(plan: BrokerPlan, image: ClusterImage) -> None:
-    """Log stored settings that cannot take effect, and missing ACLs or users because of which no client can work."""
+    """Log stored settings without effect, settings for tests only, and missing ACLs or users that clients need."""
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)
     if fault_watch.may_surprise(plan.config):

@@ -222,7 +222,10 @@ class VerifiedBroker:
 
 
 def claim_in(status: dict[str, Any]) -> ProcessClaim:
-    """Return a status's claim about the supervisor, or about the broker's only process if its roles are threads."""
+    """Return a status's claim about the supervisor, or about the broker's only process if its roles are threads.
+
+    Raise NotABroker if the status names no process.
+    """
     rows = status.get("processes")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise NotABroker("no process of a broker is named")

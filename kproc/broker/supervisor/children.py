@@ -327,7 +327,7 @@ class Children:
     def _detach(self, role: ManagedRole, *, is_final: bool) -> None:
         """Tell the peers of a reaped role to detach their links.
 
-        Until then they must not reuse memory that it could read.
+        Only after this message may a peer reuse memory that the dead role could read.
 
         With `is_final` the role gets no successor. Every role then gets the message, because a role that has already
         detached the link would otherwise wait for the successor.
@@ -359,7 +359,7 @@ class Children:
 
     @property
     def problem(self) -> str | None:
-        """The roles that are down, as text for the status, or None if all run."""
+        """The roles that do not run and died too often right after their start, as text for the status, or None."""
         return (
             "; ".join(role.failing for role in self.table if role.is_failing and role.child is None) or None
         )

@@ -42,9 +42,9 @@ class DirectoryLock:
     """
 
     def __init__(self, data: Path, *, can_create: bool = True) -> None:
-        """Lock a data directory. With `can_create`, create a missing `.lock`.
+        """Lock a data directory and its file `.lock`.
 
-        Otherwise lock only the directory then.
+        can_create: create a missing `.lock`. Otherwise lock only the directory if `.lock` is missing.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if can_create else 0)
         self.lock_fd = -1

@@ -26,7 +26,10 @@ _GAP_NS: Final = 2_500_000_000
 
 
 class HeartbeatMonitor:
-    """Marks hung roles. One per supervisor, which calls `check` at every turn of its loop, at least once a second."""
+    """Marks and logs hung roles, and kills them if kproc.hung.kill is set.
+
+    One per supervisor, which calls `check` at every turn of its loop, at least once a second.
+    """
 
     def __init__(self, children: Children, *, on_change: Callable[[], None]) -> None:
         config = children.plan.config

@@ -232,7 +232,10 @@ def _check_named_once(sources: Sequence[_ImportSource]) -> None:
 
 
 def _check_partition_counts(image: ClusterImage, sources: Sequence[_ImportSource]) -> None:
-    """Raise FatalError if the source has another number of partitions of an internal topic than the target."""
+    """Raise FatalError if several imported partitions of an internal topic are not all partitions of the target.
+
+    A single imported partition is permitted.
+    """
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         found = {source.partition for source in sources if source.topic == name}
         count = len(image.topics_by_name[name].partitions)

@@ -65,7 +65,7 @@ class RoleThreads:
     def abandon(self) -> None:
         """Wait up to 1 s for each thread that still runs.
 
-        The caller closes the descriptors that the threads use next.
+        The caller then closes the descriptors that the threads use.
         """
         for thread in self._threads:
             thread.stop(_ABANDON_S)

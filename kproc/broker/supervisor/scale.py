@@ -58,9 +58,9 @@ class Scaler:
 
     @property
     def problem(self) -> str | None:
-        """The reasons why the state that the settings require was not reached.
+        """The reasons why the state that the settings require was not reached, or None.
 
-        None if it was reached or a change is running.
+        They are those of each skipped listener, and the errors of the last change if it failed.
         """
         problems = []
         if self._requested is not None:

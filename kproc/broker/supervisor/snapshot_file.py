@@ -39,9 +39,9 @@ class _PackedFile(msgspec.Struct):
 
 
 class _PackedDirectory(msgspec.Struct):
-    """A directory and its files, in the order of their contents.
+    """A directory and its files, in the order in which their contents are packed.
 
-    A file of the data directory itself has one with name "".
+    Each file of the data directory itself has a _PackedDirectory of its own, with the name "".
     """
 
     name: str

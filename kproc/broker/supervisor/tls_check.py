@@ -32,7 +32,7 @@ class CheckedListeners(NamedTuple):
     problem: str | None = None
     """The errors as text, or None."""
     certificates: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it
-    """By listener, {"subject", "expires_ms"}: the end is the earliest of the certificate chain."""
+    """By listener, {"subject", "expires_ms"}: the earliest expiry time in the certificate chain, in ms since 1970."""
 
 
 def check_before_start(config: Config) -> CheckedListeners | None:

@@ -146,7 +146,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
-        """Return the error for a commit of offsets, or NONE (`can_commit`)."""
+        """Return the error for a commit of offsets, or NONE. An accepted one also restarts the member's session."""
         return self.can_commit(
             request.member_id,
             request.group_instance_id,
@@ -305,7 +305,10 @@ class ClassicGroup:
         return ErrorCode.NONE if state.current is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def offset_delete_refusal(self) -> int:
-        """Return the error for an OffsetDelete (KIP-496): NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP."""
+        """Return the error for an OffsetDelete (KIP-496): NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP.
+
+        A consumer group with members gets NONE, because its offsets of topics without subscriptions may be deleted.
+        """
         state = self.state
         return (
             ErrorCode.NONE
@@ -314,9 +317,10 @@ class ClassicGroup:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if the members may subscribe to a topic.
+        """Return True if a member subscribes to a topic, or may.
 
-        A group with unknown subscriptions may read any topic.
+        If the subscriptions of a consumer group are unknown, it may read any topic. Groups of other protocol types
+        subscribe to none.
         """
         state = self.state
         if state.subscribed_topics is None:

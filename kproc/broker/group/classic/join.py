@@ -93,7 +93,7 @@ class ClassicJoin:
             self._join_known(request, now_ms, reply)
 
     def _has_room(self, request: JoinRequest) -> bool:
-        """Return True if the protocols may be stored: the long ones of a Handler have a limit together."""
+        """Return True if memory permits the request's protocols. All long ones in a Handler share one limit."""
         member = self._state.roster.members.get(request.member_id)
         return self._state.environment.large_contents.has_room(
             SubscriptionContent(protocols=request.protocols),

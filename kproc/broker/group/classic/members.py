@@ -1,8 +1,8 @@
 """The members of a classic group: one Member each, and their Roster, which knows the leader and the common protocols.
 
-Nothing here knows of time or states. Invariants of the Roster: a static member's instance id maps to its member id, and
-nothing else does; the leader is a member, and there is one if there are members; all members know a common protocol;
-`joined_count` members have a join waiting.
+Nothing here reads a clock or the group's state. Invariants of the Roster: a static member's instance id maps to its
+member id, and nothing else does; the leader is a member, and there is one if there are members; all members know a
+common protocol; `joined_count` members have a join waiting.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Member:
         self.session_timeout_ms = request.session_timeout_ms
 
     def share_protocols(self, subscriptions: LargeContents) -> None:
-        """Count the protocols if they are long, and share them with members that have equal ones."""
+        """Share long protocols with members that have equal ones, so that their memory is counted once."""
         self.large = subscriptions.share(SubscriptionContent(protocols=self.protocols))
         if self.large is not None:
             self.protocols = self.large.content.protocols

@@ -59,7 +59,7 @@ class ClassicRebalance:
     # Called by the requests.
 
     def mark_newcomer(self) -> None:
-        """Prolong the initial delay, because a new member joins."""
+        """Record that a new member joins, so that the initial delay (KIP-134) is prolonged at its end."""
         self._has_newcomer = True
 
     def mark_synced(self, member_id: str) -> None:

@@ -197,7 +197,7 @@ class ClassicState:
             self._set_topics(None)
 
     def _set_topics(self, topics: frozenset[str] | None) -> None:
-        """Store the subscribed topics and count them, or store None if they have no room.
+        """Store the subscribed topics and count their memory. Store None if it exceeds the Handler's limit.
 
         A name of one letter takes 20 times the memory of its bytes in the metadata.
         """
@@ -277,7 +277,7 @@ class ClassicState:
         )
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """Return the state for a write to the log. `assignments` take effect when the write is complete."""
+        """Return the state for a write to the log, with `assignments` by member id instead of the present ones."""
         return GroupSnapshot(
             group_id=self.group_id,
             protocol_type=self.roster.protocol_type or "",

@@ -36,8 +36,8 @@ class ClassicSync:
             return
         member = state.roster.members[request.member_id]
         self._rebalance.mark_synced(member.member_id)
-        # The assignment is in the log already: the member repeats its request, or it is late. It gets its
-        # part at once.
+        # The leader's assignment is in the log already: the member repeats its request, or it is late. Answer it at
+        # once.
         if state.current is GroupState.STABLE:
             state.renew(member, now_ms)
             reply(self._assigned(member))

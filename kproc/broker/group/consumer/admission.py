@@ -33,7 +33,7 @@ def check_size(member_count: int, config: Config) -> None:
 def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
     """Return the member that sent the request, or the static member that it replaces. None if it is new.
 
-    Raises KafkaError if the member is fenced.
+    Raises KafkaError if the group is full, the member unknown or fenced, or its instance id in use by another member.
     """
     joins = request.member_epoch == JOIN_EPOCH
     is_known = request.member_id in group.state.members or request.instance_id in group.state.instance_ids
@@ -100,7 +100,10 @@ def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> Membe
 
 
 def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
-    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
+    """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch, or repeats the previous one.
+
+    With the previous epoch it must report partitions, all of which the coordinator knows as the member's.
+    """
     if request.member_epoch == state.epoch:
         return
     # The member repeats the previous epoch if the response with its new one was lost.

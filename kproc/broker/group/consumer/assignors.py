@@ -1,6 +1,6 @@
 """The server-side assignors of consumer groups: `uniform` and `range` (KIP-848).
 
-An assignor is a pure function, divided into parts (steps.py). Its input is the members of a group, with their
+An assignor is a pure function in steps (coordinator/steps.py). Its input is the members of a group, with their
 subscriptions and their present target assignment, and the number of partitions of each topic. Its result is the next
 target assignment. Nothing else has an influence: members and partitions are visited in the order of their names, and
 all brokers of one host are one rack.
@@ -227,8 +227,8 @@ class _MembersBySize:
 def assign_range(members: Members, partition_counts: PartitionCounts) -> Computation[dict[str, Assignment]]:
     """Compute an assignment in which the subscribers of each topic have equally many of its partitions, or one more.
 
-    Topics with the same subscribers and the same number of partitions are divided alike, so that a member that joins
-    them has the partitions with the same numbers.
+    Topics with the same subscribers and the same number of partitions are divided alike. A member then has the same
+    partition numbers of each, which an application needs that joins records of these topics by key.
     """
     subscribers = _subscribers_of(members)
     alike: dict[tuple[int, tuple[str, ...]], list[TopicId]] = defaultdict(list)

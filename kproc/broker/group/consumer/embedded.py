@@ -119,7 +119,7 @@ def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
 
 
 def subscription_version(metadata: bytes) -> int:
-    """Return a subscription's version. Its member gets assignments of this version. Data that are too short have 0.
+    """Return a subscription's version, at most 3, or 0 if `metadata` is too short. Assignments have this version, too.
 
     The metadata can be any bytes, because a JoinGroup to a consumer group checks only those of the first protocol.
     """

@@ -137,7 +137,7 @@ class ConsumerGroup:
         client: Identity,
         now_ms: int,
     ) -> ConsumerMember:
-        """Run the three steps for a member with this subscription, as far as they are possible now. Return the member.
+        """Update the member and the group's epoch, then the target, then reconcile the member. Return the member.
 
         `known` is the member as the group has it, or the static member that it replaces. None if it is new.
         `reported` are the partitions that the member reports as owned. None if its request does not have them.

@@ -17,7 +17,7 @@ STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
 
 
 class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A ConsumerGroupHeartbeat request. None means that the value of the last request still holds."""
+    """A ConsumerGroupHeartbeat request. None, or a timeout of -1: the value of the member's last request holds."""
 
     member_id: str
     member_epoch: int
@@ -36,7 +36,7 @@ class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     def is_full(self) -> bool:
         """True if the request has a rebalance timeout, a subscription and the owned partitions.
 
-        The first request after a join or an error has all of them.
+        A client sends all of them when it joins, and in its first request after an error.
         """
         has_subscription = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None

@@ -79,7 +79,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> SubscriptionContent:
-        """The parts that can be long."""
+        """The topic names and the classic protocols, which can be long, so that equal ones are shared."""
         return SubscriptionContent(self.topic_names, () if self.classic is None else self.classic.protocols)
 
     def with_content(self, content: SubscriptionContent) -> MemberMetadata:
@@ -298,7 +298,8 @@ def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:
         # Kafka before 4.3 wrote no epochs of partitions (KIP-1251), so those of its records are unknown.
         if epochs is None:
             epochs = [NO_EPOCH] * len(partitions)
-        # Neither list can be trusted then. A wrong epoch would fence the member that owns the partition.
+        # With different lengths neither list can be trusted. A wrong epoch would fence the member that owns the
+        # partition.
         if len(epochs) != len(partitions):
             raise ProtocolError(f"{len(partitions)} owned partitions have {len(epochs)} epochs")
         owned[each["topic_id"]] = dict(zip(partitions, epochs, strict=True))

@@ -246,7 +246,7 @@ class ConsumerGroupState:
                 self._targets.pop(key.name, None)
             case ConsumerRecordType.EXPRESSION:
                 self.expressions.pop(key.name, None)
-            # A tombstone whose record compaction has removed already. There is no member to change.
+            # Without a member the tombstone has no effect: compaction has already removed the record that it deletes.
             case ConsumerRecordType.MEMBER_STATE if member is not None:
                 self._set_state(member, MemberState(0))
             case ConsumerRecordType.MEMBER if member is not None:
