@@ -98,7 +98,7 @@ class DelayedFetch(DelayedOperation):
         return has_logs and self._services.owner.purgatory.watch_count + len(self.parts) > _WATCHES_MAX
 
     def try_complete(self) -> bool:
-        """Read the partitions again, and complete if there are enough records or an error."""
+        """Read the partitions again, and complete if a condition of the class is met. Return True if it completed."""
         return self._read() and self.complete()
 
     def on_complete(self) -> None:

@@ -369,7 +369,7 @@ class RingConsumer(_RingEnd):
         self._words[_HEAD] = self._next
 
     def finish(self) -> None:
-        """End the consumer in order. The producer may then send the records that were not polled to another one."""
+        """End the consumer in order. The producer may then send the unpolled records to another consumer."""
         self.release()
         if WEAKLY_ORDERED:
             fence()

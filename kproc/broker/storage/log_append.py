@@ -108,7 +108,7 @@ class LogAppender:
     def append(
         self, batches: list[memoryview], origin: str = CLIENT, *, hidden_from: int | None = None
     ) -> list[AppendResult]:
-        """Append the batches that a Produce has for this partition, and return one result per batch, in order.
+        """Append batches of Produce requests or of the broker itself. Return one result per batch, in order.
 
         Writes offsets (and with LogAppendTime timestamps) into the views in place, and keeps no view. A batch that must
         be compressed again is replaced in the list. A rejected batch does not stop the others. The batch at index
