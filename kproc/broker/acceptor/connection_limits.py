@@ -81,7 +81,7 @@ def limits_for(
     protected: frozenset[int] = frozenset(),
     resolve: Resolve | None = None,
 ) -> ConnectionLimits:
-    """Return the limits in force for `listener`. `resolve` returns a host name's addresses; None: by the resolver."""
+    """Return the limits in force for `listener`. `resolve` returns a host name's addresses; None: `addresses_of`."""
     plain = partial(_limit_of_broker, config, settings)
     of_listener = partial(_limit_of_listener, listener, config, settings)
     resolve = resolve or addresses_of

@@ -135,7 +135,10 @@ class HandoffQueue:
         return [each.paused_until_ns for each in self._targets if each.paused_until_ns]
 
     def evict(self, count: int) -> None:
-        """Request Processors to close `count` connections of this listener, in proportion to how many each has."""
+        """Request Processors to close `count` connections of this listener together.
+
+        Processors that have more of them close more, so that the numbers left approach each other.
+        """
         held = {target: self._counts.of_source(target, self._listener) for target in self._targets}
         wanted = dict.fromkeys(held, 0)
         for _ in range(min(count, sum(held.values()))):
@@ -252,7 +255,7 @@ class HandoffQueue:
         if accepted is None:
             return
         if answer & REFUSED:
-            # The Processor has no descriptor until one of its connections closes, so try other Processors first.
+            # The Processor has no free descriptor, or is leaving. So try other Processors first.
             self._metrics.values[_REFUSED_SLOT] += 1
             self._waiting.append(accepted)
             target.paused_until_ns = now_ns + _PAUSE_NS

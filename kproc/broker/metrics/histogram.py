@@ -90,7 +90,10 @@ class Histogram:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """Return the value below which `share` (0 to 1) of the values lie, interpolated in its bucket. 0: no values."""
+        """Return the value below which `share` (0 to 1) of the values lie, interpolated within its bucket.
+
+        Return 0 for a histogram without values.
+        """
         wanted = share * self.count
         below = 0
         for bucket, count in enumerate(self.buckets):

@@ -58,7 +58,10 @@ class AddressShares:
         return max(self._sums.values(), default=0)
 
     def largest_holders(self) -> dict[Connection, int]:
-        """Return the connections of the address that holds most, with their amounts, in the order of `put`."""
+        """Return the connections of the address that holds most, with their amounts.
+
+        The connection that got its first amount by `put` earliest comes first.
+        """
         if not self._sums:
             return {}
         # Take from the largest address and not from the largest connection, because a client can open any

@@ -92,7 +92,8 @@ class Block:
 class Origin(NamedTuple):
     """The Processor, listener, client address and time with which a connection was accepted. A migration keeps it."""
 
-    # Index of the Processor that registered it first, and a counter there: both are part of Kafka's connection id.
+    # `processor` is the index of the Processor that registered the connection first, `number` a counter there. Both are
+    # part of Kafka's connection id.
     processor: int
     number: int
     listener: int
@@ -171,7 +172,7 @@ class Connection:
         self.home = home
         # The connection changes to this home as soon as it has no request in work.
         self.next_home: HandlerPeer | None = None
-        self.target = home  # The Handler that has its requests in work.
+        self.target = home  # The Handler that has the connection's requests in work.
         self.held: bytes | memoryview = b""
         self.block: Block | None = None
         self.inflight = 0

@@ -324,7 +324,7 @@ class ConnectionTable:
 
     def has_whole_request(self) -> bool:
         """Return True if a stalled connection has a whole request that waits for room, or for another Handler."""
-        # A copy, because with the thread transport the main thread calls this while others change the table.
+        # A copy, because with the thread transport the main thread calls this while the Processor changes `stalled`.
         for connection in list(self.stalled):
             block = connection.block
             if connection.held or (block is not None and block.filled == block.length):

@@ -23,7 +23,7 @@ _FILES_MAX: Final = 512
 
 
 class StaleFile(Exception):
-    """The path no longer leads to the inode that the answer was made from."""
+    """The path of a segment no longer leads to the inode that a Fetch answer names."""
 
 
 class OpenFile:

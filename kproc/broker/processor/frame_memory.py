@@ -85,8 +85,8 @@ class FrameMemory:
         # Release the view first, because the block may move, and the old place then belongs to another frame.
         block.view.release()
         offset = self._owner.grow(block.offset, size, block.filled)
-        # Another frame must be finished first. The present block stays as it is, so that its bytes are not
-        # lost.
+        # There is no memory until another frame is finished. The present block stays as it is, so that its bytes are
+        # not lost.
         if offset is None:
             block.view = self._owner.view(block.offset, present)
             return False

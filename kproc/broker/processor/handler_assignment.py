@@ -87,7 +87,7 @@ class HandlerAssignment:
         self._blocks.release_all_of(handler)
 
     def drain(self, peer: AgentId) -> None:
-        """Give each connection of a Handler that will end another home, as soon as it has no request in work."""
+        """Plan other homes for connections of a Handler that will end. Each moves when it has no request in work."""
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return

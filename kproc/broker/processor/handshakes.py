@@ -114,7 +114,7 @@ class Handshakes:
         return bool(self._turns) or self._hello_bytes > _HELLO_BYTES_MAX
 
     def wait_ms(self, longest_ms: int) -> int:
-        """Return how long the Processor may sleep before it calls `work`."""
+        """Return for how many ms the Processor may sleep: `longest_ms`, or less if `work` must be called earlier."""
         if not self.has_turns:
             return longest_ms
         return min(longest_ms, _BLOCKED_MS) if self._is_blocked else 0

@@ -45,7 +45,7 @@ class LentBlocks:
         self.by_request[connection.id, connection.next_sequence] = (block.offset, handler, kept_bytes)
 
     def release(self, connection_id: int, sequence: int) -> None:
-        """Free the block that held a request, if it was in one."""
+        """Free the block of a request, if the request came in a block that was not freed before."""
         lent = self.by_request.pop((connection_id, sequence), None)
         if lent is not None and lent[0] != _RECALLED:
             self._arena.free(lent[0])

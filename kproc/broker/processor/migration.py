@@ -98,7 +98,7 @@ class ConnectionMigration:
 
     @property
     def is_active(self) -> bool:
-        """True while a connection migrates away, or a message could not be sent."""
+        """True while a connection migrates to or from this Processor, or a message about that is unsent."""
         return bool(
             self._todo
             or self._asked
@@ -153,7 +153,10 @@ class ConnectionMigration:
         return True
 
     def close(self) -> None:
-        """Close the channels, and the connections in transit that this Processor owns or has not accepted: it ends."""
+        """Close the channels and the connections in transit, because this Processor ends.
+
+        In transit are those given away without a TAKEN so far, and those that arrived and are not accepted yet.
+        """
         for channel in self._by_peer.values():
             for connection in channel.given.values():
                 connection.transport.close()
@@ -277,7 +280,8 @@ class ConnectionMigration:
         self._attempt = (self._attempt + 1) & SEQUENCE_MASK
         connection.start_migration(MigrationState(target, self._attempt))
         self._todo[connection] = None
-        self._table.update_interest(connection)  # This stops reading it, because `migration` is set.
+        # Stop reading the connection: start_migration has set Pause.MIGRATING.
+        self._table.update_interest(connection)
 
     def _move_out(self, connection: Connection) -> None:
         """Send MOVE_OUT to the Handler, if it has requests of the connection, and go on with the migration."""

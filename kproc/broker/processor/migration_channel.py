@@ -186,7 +186,10 @@ class MigrationChannel:
         self.flush()
 
     def try_answer(self, kind: int, connection_id: int) -> bool:
-        """Send TAKEN or REFUSED, ahead of queued messages. Return False if the kernel has no room now."""
+        """Send TAKEN or REFUSED, ahead of queued messages. Return False if the kernel has no room now.
+
+        Return True, too, if the other Processor has ended, because nobody waits for the answer then.
+        """
         if not self.is_open:
             return True
         try:

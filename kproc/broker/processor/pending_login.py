@@ -41,5 +41,8 @@ class PendingLogin:
                 self.since_ns = now_ns
 
     def is_late(self, now_ns: int, longest_ns: int) -> bool:
-        """Return True if the login has taken longer than `longest_ns`."""
+        """Return True if the login has taken longer than `longest_ns`.
+
+        After an ended session this time begins with `start`.
+        """
         return (self.is_begun or not self.has_session) and now_ns - self.since_ns > longest_ns

@@ -406,7 +406,7 @@ class Processor(Role):
 
     @property
     def is_moving(self) -> bool:
-        """Return True while a connection migrates to another Processor."""
+        """Return True while a connection migrates to or from another Processor."""
         return self.migration.is_active
 
     def drain(self) -> None:

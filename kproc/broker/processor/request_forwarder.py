@@ -235,7 +235,7 @@ class RequestForwarder:
         target = self._handlers.by_index.get(
             self._handlers.router.route(frame[LENGTH_BYTES:]), connection.home
         )
-        # The owner has no link while it restarts. The home then answers in its place.
+        # The owner has no link while it restarts. The home then answers in the owner's place.
         if target.link is None:
             target = connection.home
         link = target.link
@@ -287,7 +287,10 @@ class RequestForwarder:
             self._park(connection, rest)
 
     def _park(self, connection: Connection, frames: bytes) -> None:
-        """Keep frames, of which the last may be incomplete, in `held`. Stall the connection until they can go on."""
+        """Keep frames in `Connection.held`, and stall the connection until they can be forwarded.
+
+        The last frame may be incomplete.
+        """
         self._store(connection, frames)
         self._table.stall(connection)
 

@@ -178,7 +178,7 @@ class ResponseWriter:
     def _finish_timed(self) -> None:
         self._timed.finish(self._table.by_id)
         if self._timed.leaving:
-            self._state.make_due()  # Some of these answers are sent later.
+            self._state.make_due()  # Some of the timed answers are not sent completely yet.
 
     def _send_answers(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]

@@ -106,12 +106,12 @@ class SlowFrames:
         return seen is not None and seen.is_slow
 
     def is_late(self, connection: Connection) -> bool:
-        """Return True if the frame has taken kproc.request.receive.timeout.ms or longer. 0: no limit."""
+        """Return True if the frame has taken kproc.request.receive.timeout.ms or longer. With 0 no frame is late."""
         seen = self._find(connection)
         return seen is not None and 0 < self._receive_ns_max <= seen.read_ns
 
     def is_older(self, connection: Connection, age_ns: int, now_ns: int) -> bool:
-        """Return True if the frame began at least `age_ns` ago."""
+        """Return True if `update` has known the frame for at least `age_ns`."""
         seen = self._find(connection)
         return seen is not None and now_ns - seen.since_ns >= age_ns
 

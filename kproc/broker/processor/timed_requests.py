@@ -45,7 +45,7 @@ class _Timed:
         self.frame_bytes = frame_bytes
         self.api_key = UNTIMED_KEY
         self.times = (0, 0, 0, 0)  # Throttle in ms; the Handler's three times.
-        self.taken_ns = 0  # When its answer came here.
+        self.taken_ns = 0  # When the request's answer came to this Processor.
 
 
 class TimedRequests:

@@ -72,7 +72,7 @@ def _describes(key: ApiKey) -> Callable[[Describe], Describe]:
 
 
 def succeeded(rows: Iterable[Fields], name: str = "name") -> dict[str, Fields]:
-    """Return the rows of a response without an error, by their field `name`."""
+    """Return the rows of a response that have no error, by the value of the field that `name` names."""
     return {row[name]: row for row in rows if not row["error_code"]}
 
 

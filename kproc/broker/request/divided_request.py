@@ -286,7 +286,7 @@ class DividedRequest:
         self._divide(fields)
 
     def _fail(self, error: KafkaError) -> None:
-        """Answer the remaining rows with an error."""
+        """Store the error with which all remaining rows are answered."""
         # Store a new error without the traceback, because its frames refer to all rows and to this object.
         self._failure = KafkaError(error.code, error.message)
 

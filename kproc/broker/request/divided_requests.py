@@ -33,7 +33,7 @@ Job = DividedRequest | Listing | ListedPages
 
 
 class DividedRequests:
-    """The large requests and answers of one role, in order of arrival. `on_end` is called for each one that ends."""
+    """The large requests and answers of one role, in order of arrival. `work` calls `on_end` for each one that ends."""
 
     __slots__ = (
         "_containment",

@@ -96,7 +96,7 @@ class Listing:
         return not self.is_over and (self._items is not None or not self._is_started)
 
     def step(self) -> None:
-        """Start if necessary, and collect a page of this Handler's own items."""
+        """Call `start` the first time. Then collect a page of this Handler's own items, if `collect` has set them."""
         if not self._is_started:
             self._is_started = True
             self._start(self)

@@ -316,8 +316,8 @@ class HandlerRequest(RequestContext):
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self._is_waiting = True
         moving = self.peer.moving.get(self.connection_id)
-        # The request parks while its connection migrates. Tell the Processor not to wait for this response before it
-        # migrates.
+        # The request parks while its connection migrates. Tell the Processor not to wait for this response before
+        # the connection migrates.
         if moving is not None:
             keeper, attempt = moving
             sequences = pack_sequences((self.sequence,))

@@ -78,7 +78,10 @@ class ControlRequests:
 
 
 class Gathering:
-    """One request to `count` roles. It calls `on_all` with all replies when the last one has come. 0: at once."""
+    """One request to `count` roles. It calls `on_all` with all replies when the last one has come.
+
+    If `count` is 0, it calls `on_all` at once, without replies.
+    """
 
     def __init__(self, count: int, on_all: Callable[[dict[Hashable, Reply]], None]) -> None:
         self._missing = count

@@ -160,7 +160,7 @@ class LinkedRole(Role):
         self._inputs = [(peer.inbox.is_empty, peer) for peer in self._peers.values()]
 
     def _drain_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:
-        """Pass up to 64 records of every peer to `take`, which must keep no view. Return the total passed."""
+        """Pass up to 64 records of each peer to `take`, which must keep no view. Return how many in all."""
         taken = 0
         for is_empty, peer in self._inputs:
             if not is_empty():

@@ -50,7 +50,10 @@ class ListenerEndpoint(msgspec.Struct, frozen=True):
 
 
 def open_listeners(config: Config) -> list[tuple[ListenerEndpoint, socket.socket]]:
-    """Bind every listener and open the early ones. Raises FatalError with the listener's name if one fails."""
+    """Bind every listener, and let those in early.start.listeners listen.
+
+    Raises FatalError with the listener's name if one fails.
+    """
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
         for end_point in config.listeners:  # One by one: if one cannot be bound, the others must be closed.
@@ -98,7 +101,7 @@ def open_metrics_listener(config: Config) -> tuple[ListenerEndpoint, socket.sock
 
 
 def _open_own(name: str, address: str, config: Config) -> tuple[ListenerEndpoint, socket.socket]:
-    """Bind a listener that Kafka does not have."""
+    """Bind the control or the metrics listener, which Kafka does not have."""
     host, port = split_address(address, may_be_free=True)
     sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config, setting=f"kproc.{name.lower()}.listener")
     bound_host, bound_port = sock.getsockname()[:2]
@@ -203,7 +206,7 @@ def _bind(
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
             if config.socket_receive_buffer_bytes > 0:
-                # Set it before listen(2), because accepted sockets inherit it and it decides the TCP window scale.
+                # Set SO_RCVBUF before listen(2): accepted sockets inherit it, and it decides the TCP window scale.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
             sock.bind(address)
             sock.setblocking(False)

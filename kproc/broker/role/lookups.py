@@ -57,7 +57,10 @@ class Lookups:
         return bool(self._open)
 
     def resolve(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
-        """Resolve all these names. `on_found` is called once: later, or at once if too many look-ups are pending."""
+        """Resolve all these names. `on_found` is called once, later.
+
+        It is called at once, without addresses, if too many look-ups are pending or no thread can be started.
+        """
         lookup = _PendingLookup(hosts, on_found, self._now_ns() + _PATIENCE_NS)
         if len(self._open) >= _WAITING_MAX:
             on_found(lookup.found)
@@ -96,7 +99,7 @@ class Lookups:
                 lookup.on_found({host: [] for host in lookup.hosts})
 
     def close(self) -> None:
-        """Discard all look-ups. A running one cannot be interrupted; its daemon thread ends with the process."""
+        """Discard all look-ups without calling back. A running one continues in its daemon thread."""
         for lookup in self._open:
             lookup.is_abandoned = True
         self._open.clear()

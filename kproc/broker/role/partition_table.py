@@ -119,7 +119,10 @@ class PartitionTable:
         return None
 
     def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
-        """Return (start, end) of the log, or None as `read` does. It is cheaper, for thousands of partitions."""
+        """Return (start offset, end offset) of the log, or None if `read` returns None.
+
+        This is cheaper than `read`, for callers with thousands of partitions.
+        """
         values = self._values(partition)
         return None if values is None else (values[2], values[3])
 

@@ -34,7 +34,7 @@ def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
     holders = [pid for pid in pids if _has_open(pid, wanted, proc)]
     if not holders:
         return None
-    # All roles of a broker can have the socket, but not all of them have the lock.
+    # All roles of a broker can have the socket, but not all of them have the data directory's lock.
     data = next(filter(None, (_data_directory(pid, proc) for pid in holders)), None)
     command = _command(holders[0], proc)
     return f"pid {holders[0]} ({command if data is None else f'{command}, data in {data}'})"

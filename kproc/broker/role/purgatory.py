@@ -189,7 +189,7 @@ class Purgatory:
 
     def _expire(self, operation: DelayedOperation) -> bool:
         self._remove(operation)
-        # Another operation's response has completed it, after the deadlines that are due were listed.
+        # Another operation's response has completed this one, after the deadlines that are due were listed.
         if operation.is_completed:
             return False
         self.containment.run(_EXPIRED, operation.owner, operation.on_expire)

@@ -51,7 +51,7 @@ class StoreSettings(NamedTuple):
 
 
 def load_key_store(settings: StoreSettings) -> KeyStore:
-    """Load key and chain. Raises ConfigError with a message of one line."""
+    """Load a private key and its certificate chain. Raises ConfigError with a message of one line."""
     if settings.inline:
         _check_inline(settings)
         # KIP-651: with PEM in the settings, key and chain are two settings.

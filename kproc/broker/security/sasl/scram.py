@@ -289,7 +289,7 @@ class _ServerFirst(NamedTuple):
     nonce: str
     message: str
     credential: ScramCredential
-    outcome: AuthenticatedUser | None  # None: the user does not exist.
+    outcome: AuthenticatedUser | None  # None: the login fails, mostly because the user does not exist.
 
 
 def _text(token: bytes) -> str:

@@ -21,7 +21,7 @@ class ExpectedClaims(NamedTuple):
     """The claims that a signed token must have, the allowed clock skew, and the claim that has the user's name."""
 
     audience: Collection[str]  # A token must be for one of these audiences; empty: for any.
-    issuer: str | None
+    issuer: str | None  # None: any issuer.
     skew_s: int
     name_claim: str
 
@@ -49,7 +49,7 @@ class SignedValidator:
     def _judge(self, claims: Mapping[str, Any]) -> Claims:
         expected, now_s = self._expected, self._now_ms() / 1000
         expires_s, issued_s, begins_s = _time(claims, "exp"), _time(claims, "iat"), _time(claims, "nbf")
-        # Reject a token without an expiry: if it was stolen, it would be valid for ever.
+        # Reject a token without an expiry: a stolen one would be valid for ever. As in Kafka, `iat` is needed, too.
         if expires_s is None or issued_s is None:
             raise BadToken("a token that does not say when it was issued and when it expires")
         # Both comparisons allow the configured skew, because the clocks of issuer and broker differ.
