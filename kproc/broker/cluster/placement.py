@@ -29,9 +29,9 @@ _SEED_STEP: Final = 0x9E37_79B9
 
 
 def weight(key_crc: int, handler: int) -> int:
-    """Return the weight of `handler` for the partition with `key_crc`. The Handler with the largest weight owns it.
+    """Return the weight of `handler` for the partition with `key_crc`. It is murmur3's finaliser over both.
 
-    The weight is murmur3's finaliser over both.
+    Of the Handlers that have not got their share yet, the one with the largest weight owns the partition.
     """
     x = key_crc ^ ((handler + 1) * _SEED_STEP & _MASK_32)
     x = ((x ^ (x >> 16)) * 0x85EB_CA6B) & _MASK_32

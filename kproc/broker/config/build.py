@@ -281,7 +281,7 @@ def _derive_replication(values: dict[str, Any], warnings: list[str]) -> None:
 
 
 def _derive_times(values: dict[str, Any]) -> None:
-    """Derive the settings in ms from those in other units. Kafka's order: ms, then minutes, then hours."""
+    """Derive the settings in ms from those in other units. As in Kafka, ms wins over minutes, minutes over hours."""
     retention_ms = _first(
         values,
         ("log.retention.ms", 1),

@@ -201,7 +201,7 @@ def listeners_without_users(config: Any, *, has_users: bool) -> list[str]:
 
 
 def check_sasl(config: Any) -> None:
-    """Raise ConfigError for a listener on which no client could log in and for a setting that kproc cannot honour."""
+    """Raise ConfigError if check_sasl_listener does, or if failed logins are delayed beyond connections.max.idle.ms."""
     for end_point in config.listeners:
         check_sasl_listener(config, end_point)
     delay_ms, idle_ms = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms

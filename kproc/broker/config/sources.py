@@ -116,7 +116,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _properties(text: str) -> dict[str, tuple[str, int]]:
-    """Return the value and the line number of each name."""
+    """Return the value and the line number of each name. If a name occurs several times, the last line counts."""
     settings: dict[str, tuple[str, int]] = {}
     for number, line in _logical_lines(text):
         match = _KEY.match(line)

@@ -62,7 +62,7 @@ class FaultControl:
         self._schedules: dict[int, Schedule] = {}
 
     def respond(self, request: HandlerRequest, operation: FaultOperation, on_reply: OnReply) -> None:
-        """Respond to one operation, now or later."""
+        """Handle one operation on fault rules. Respond at once, or after a change once all Handlers have the rules."""
         try:
             if isinstance(operation, AddFault):
                 self._add(request, operation, on_reply)

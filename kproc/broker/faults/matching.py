@@ -67,7 +67,10 @@ class RequestNames:
         return self._request.services.owner.session_cache.targets(session_id)
 
     def topic_name(self, row: str | Mapping[str, Any]) -> str:
-        """Return the name of the topic in a row of a request or response, or the hex digits of an unknown topic id."""
+        """Return the name of the topic in a row of a request or response, or the hex digits of an unknown topic id.
+
+        Return "" if the row has neither a name nor an id.
+        """
         if isinstance(row, str):
             return row
         name = row.get("name") or row.get("topic") or row.get("topic_name")

@@ -192,22 +192,22 @@ class RecordingFs:
         return descriptor
 
     def make_directory(self, path: Path) -> bool:
-        """Create a directory by the wrapped Fs."""
+        """Create a directory by the wrapped Fs while the record is locked."""
         with self._record.locked():
             return self._fs.make_directory(path)
 
     def rename(self, source: Path, target: Path) -> bool:
-        """Rename a file by the wrapped Fs."""
+        """Rename a file by the wrapped Fs while the record is locked."""
         with self._record.locked():
             return self._fs.rename(source, target)
 
     def unlink(self, path: Path) -> bool:
-        """Remove a file by the wrapped Fs."""
+        """Remove a file by the wrapped Fs while the record is locked."""
         with self._record.locked():
             return self._fs.unlink(path)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory by the wrapped Fs."""
+        """Remove a directory by the wrapped Fs while the record is locked."""
         with self._record.locked():
             self._fs.remove_tree(path)
 

@@ -152,7 +152,7 @@ class BrokerFigures:
             del self._replies[index]
 
     def _on_reply(self, index: int, reply: HandlerFigures | Lost) -> None:
-        """Add a Handler's traffic to the totals of the topics."""
+        """Store a Handler's reply, and add its traffic since the last one to the totals of the topics. Ignore Lost."""
         self._asked.discard(index)
         if isinstance(reply, Lost):
             return

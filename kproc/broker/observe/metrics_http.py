@@ -133,7 +133,7 @@ class MetricsResponder:
         return self._epoll.fileno()
 
     def work(self) -> int:
-        """Handle all ready connections of the metrics listener without blocking. Close those after their deadline.
+        """Handle all ready connections of the metrics listener without blocking. Close overdue connections.
 
         Return the number of events.
         """

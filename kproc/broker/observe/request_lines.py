@@ -140,7 +140,7 @@ class HandlerWatches:
         return any(watch.on_answer is not None for watch in self._watches.values())
 
     def read(self, operation: ReadMonitor, on_answer: OnAnswer) -> None:
-        """Respond with the lines of all Handlers, after 1 s without those that have not replied."""
+        """Respond with the lines that all Handlers have collected for a watch, after 1 s without silent Handlers."""
         now_ns = self._now_ns()
         self.expire(now_ns)
         watch = self._watches.get(operation.watch)
