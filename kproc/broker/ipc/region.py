@@ -52,7 +52,7 @@ class Region:
     """One process's handle of a region: its descriptor and, after the first use, its mapping.
 
     The process that makes the region keeps `fd` as long as it may have to hand the region out. A process that attaches
-    may call `close_fd()` at once. `close()` ends both.
+    may call `close_fd()` at once. `close()` releases the descriptor and the mapping.
     """
 
     def __init__(self, fd: int, kind: int, generation: int, payload_bytes: int, *, is_sparse: bool) -> None:

@@ -152,8 +152,8 @@ class OffsetIndex(_SortedFile):
     def around(self, offset: int) -> tuple[int, int]:
         """Return the positions of the two entries around an offset.
 
-        The first is of the last indexed batch that ends before the offset, or 0. The second is of the first indexed
-        batch that ends at or after the offset, or -1.
+        The first is of the last indexed batch that ends before the offset, or 0, the segment's beginning. The second is
+        of the first indexed batch that ends at or after the offset, or -1 if no indexed batch does.
         """
         target = offset - self.base_offset
         lasts = self._lasts

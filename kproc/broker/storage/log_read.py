@@ -174,7 +174,8 @@ class LogReader:
     ) -> RecordPosition | None:
         """Return the first record whose timestamp is at least `timestamp` (in ms), or None.
 
-        With a `search` it may raise SearchPaused: call it again later with the same `search`. Without one it blocks.
+        At the limit of the search, return the offset that it has reached. With a `search` it may raise SearchPaused:
+        call it again later with the same `search`. Without one it blocks.
         """
         if search is None:
             return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))

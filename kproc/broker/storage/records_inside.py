@@ -72,7 +72,7 @@ def validate_inside(
 ) -> tuple[memoryview, BatchHeader]:
     """Return the batch to store, and its header. Raise KafkaError if this log rejects one of its records.
 
-    `inspection` counts what was read.
+    `inspection` counts the records and decompressed bytes that were read.
     """
     if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
         reject_misdated(view, header, config, now_ms)
@@ -180,7 +180,8 @@ def _check_records(
 def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> str | None:
     """Return the reason why message.timestamp.before.max.ms or .after.max.ms (KIP-937) forbids a timestamp, or None.
 
-    As in Kafka, the default of 2^63 - 1 ms is a limit, too. No earlier timestamp fits into a long.
+    A record without a timestamp is permitted. As in Kafka, the default of 2^63 - 1 ms is a limit, too. No earlier
+    timestamp fits into a long.
     """
     if timestamp == NO_TIMESTAMP:
         return None

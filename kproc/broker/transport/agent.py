@@ -158,5 +158,5 @@ class Agent(Protocol):
     def close(self) -> str | None:
         """Release descriptors and files. Called once, after the last `do_work`.
 
-        Returns the reason why this stop does not count as clean at the next start, or None.
+        Returns the reason why this stop does not count as clean at the next start, or None if it does.
         """
