@@ -68,7 +68,10 @@ class WaitingHello(NamedTuple):
 
 
 class BegunHandshake(NamedTuple):
-    """An answered handshake. `progress_ns` is the time of the answer, or of the start of the client's next flight."""
+    """An answered handshake. `progress_ns` is the time of the answer, or of the start of the client's next flight.
+
+    `has_progressed` is True once that flight has begun.
+    """
 
     transport: TlsTransport
     progress_ns: int

@@ -79,7 +79,7 @@ _decode: Final = msgspec.msgpack.Decoder(MigratedConnection).decode
 
 
 class ArrivedConnection:
-    """A connection that has arrived with all its descriptors. Call `close` unless it was adopted."""
+    """A connection that another Processor gives, with the descriptors that came. Call `close` unless it is adopted."""
 
     def __init__(self, connection_id: int, peer: AgentId) -> None:
         self.id = connection_id

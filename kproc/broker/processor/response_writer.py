@@ -296,7 +296,7 @@ class ResponseWriter:
     def _enqueue_other(self, connection: Connection, kind: int, body: bytes | memoryview) -> None:
         """Queue an answer that is not one plain frame (SEND_PARTS, CLOSE, NO_OP).
 
-        CLOSE closes the connection behind it.
+        A CLOSE can have an answer. It is sent before the connection is closed.
         """
         if kind == SEND_PARTS:
             files = self.files

@@ -68,7 +68,7 @@ class TlsShare:
         self.state.press()
 
     def may_encrypt(self, count: int) -> bool:
-        """Return True if `count` bytes may be encrypted in this pass. Small answers have a share of their own."""
+        """Return True if `count` bytes may be encrypted in this pass. Answers of one record have an extra budget."""
         if self._left > (-_SMALL_ANSWERS_BYTES if count <= _RECORD_BYTES else 0):
             return True
         self.is_spent = True
@@ -120,7 +120,7 @@ class TlsTransport:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def recv_into(self, into: memoryview) -> int:
-        """Decrypt into a buffer; return how many bytes came, 0 at the end.
+        """Decrypt into a buffer; return how many bytes came, 0 at the end of the client's stream.
 
         Raises BlockingIOError if there is nothing yet, OSError if the connection fails.
         """

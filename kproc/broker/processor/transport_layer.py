@@ -30,7 +30,10 @@ class Transport(Protocol):
 
     @property
     def recv_into(self) -> Callable[[memoryview], int]:
-        """Receive into a buffer; return how many bytes came, 0 at the end. Raises BlockingIOError if none have."""
+        """Receive into a buffer; return how many bytes came, 0 at the end of the stream.
+
+        Raises BlockingIOError if no bytes have come.
+        """
 
     @property
     def send(self) -> Callable[..., int]:

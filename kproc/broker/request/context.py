@@ -300,7 +300,8 @@ class RequestContext:
     ) -> bool:
         """Return True if the client may do the operation on the resource.
 
-        True for every client without an authorizer, and for the probe that the broker sends itself at its start.
+        Without an authorizer every client may do everything, and so may the probe that the broker sends itself at its
+        start.
 
         is_question: the client has not attempted the operation, so the audit log does not show a denial.
         count: how often the request names the resource, for the audit log.

@@ -61,7 +61,8 @@ def emulate_release(name: str) -> None:
 def _missing_resource_types(release: Release) -> list[int]:
     """Return the types of resources whose configs a release does not have.
 
-    A release has the configs of such a type if it has the API that was introduced with them.
+    A release has the configs of loggers and of client metrics if it has the API that was introduced with them, and
+    those of groups if it has the feature group.version.
     """
     apis = {
         config_changes.RESOURCE_BROKER_LOGGER: "IncrementalAlterConfigs",

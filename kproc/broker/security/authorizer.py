@@ -287,7 +287,7 @@ def host_of(client: Identity) -> str:
 def locks_everybody_out(config: Config, acls: AclTable) -> bool:
     """Return True if no client could add an ACL, because nobody may ALTER the cluster.
 
-    There is an authorizer, and neither a super user nor a rule nor allow.everyone.if.no.acl.found allows it to anybody.
+    That is so with an authorizer, if no super user, no rule and no allow.everyone.if.no.acl.found permits it.
     """
     if not config.authorizer_class_name or principals_in(config.super_users):
         return False
