@@ -70,7 +70,7 @@ def lost_with_controller() -> KafkaError:
 def random_producer_id() -> int:
     """Return a random start for the producer ids of a controller.
 
-    It is above PRODUCER_ID_MIN, so that the ids differ from those of other brokers, which count from 0.
+    It is at least PRODUCER_ID_MIN, so that the ids differ from those of other brokers, which count from 0.
     """
     return PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
 

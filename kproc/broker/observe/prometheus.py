@@ -405,7 +405,7 @@ def _shares(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:
-    """Yield Kafka's metrics of transactions. Kafka counts no states; _roles() yields these as kproc_transactions_..."""
+    """Yield Kafka's metrics of transactions. Those of states are kproc's own: kproc_transactions_... of _roles()."""
     from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 
     rows = [row["counters"] for row in processes if row["role"] == HANDLER]
