@@ -87,7 +87,7 @@ class CoordinatorEpochs:
 
         def on_reply(reply: RaisedLeaderEpochs | Lost) -> None:
             # A partition may have got another owner while the call was in flight, or a newer call may have
-            # been sent. Their epochs are not ours to use.
+            # been sent. Do not use the epochs of such partitions.
             still = [key for key in keys if self._requested.get(key) is token]
             for key in still:
                 del self._requested[key]

@@ -29,7 +29,7 @@ _PART_BYTES: Final = 2_000
 
 
 class ReplayedRecord(NamedTuple):
-    """The last record of a key. `producer` is set if the record belongs to that producer's open transaction."""
+    """The last record of a key, or an update. `producer`: the record belongs to this producer's open transaction."""
 
     key: bytes | None
     value: bytes | None
@@ -82,8 +82,8 @@ class CoordinatorReplay:
             end = position + LOG_OVERHEAD_BYTES + length
             if end > len(data):
                 break
-            # A coordinator must not load half a state: it would commit offsets and decide transactions by it. Unlike a
-            # consumer it checks every CRC.
+            # A coordinator with half a state would commit offsets and decide transactions wrongly. So check
+            # the CRC of every batch.
             if end < position + HEADER_BYTES or crc32c(view[position + CRC_FROM : end]) != crc:
                 raise Corrupt(f"the batch at offset {base_offset} is damaged")
             if attributes & CONTROL:

@@ -57,7 +57,7 @@ _UNLOADED: Final = frozenset({ShardState.OPENING, ShardState.LOADING})
 
 
 class CoordinatorRuntime:
-    """Loads and runs the group and transaction coordinators of one Handler.
+    """Loads and runs the group, share and transaction coordinators of one Handler.
 
     The Handler calls `work` in each duty cycle and sleeps for at most `due_ms`.
     """
@@ -132,7 +132,7 @@ class CoordinatorRuntime:
     def park(self, key: PartitionKey, on_wake: OnWake) -> None:
         """Call back once, when a request that got COORDINATOR_LOAD_IN_PROGRESS should try again.
 
-        The callback runs contained, for the owner of the present work.
+        If the callback raises an unexpected exception, only the request that parks it fails.
         """
         now_ms = self._clock.now_ns() // NS_PER_MS
         shard = self._shards.setdefault(key, Shard(key))

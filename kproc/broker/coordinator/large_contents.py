@@ -29,7 +29,7 @@ class SubscriptionContent(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that count for this content."""
+        """The bytes of memory that this content takes, which count towards LARGE_BYTES_MAX."""
         # Python's size of a string, because one unusual character makes each character of a name take 4 bytes.
         names = sum(map(getsizeof, self.topic_names))
         protocols = sum(getsizeof(name) + len(metadata) for name, metadata in self.protocols)

@@ -62,7 +62,7 @@ class RecordCodec(Generic[T, V]):
         return len(key) >= INT16.size and INT16.unpack_from(key)[0] in self._numbers
 
     def encode(self, key: RecordKey, value: V | None) -> tuple[bytes, bytes | None]:
-        """Return the bytes of a record's key and value."""
+        """Return the bytes of a record's key and value. A value of None makes a tombstone."""
         record_type = self._types(key.record_type)
         encoded_key = INT16.pack(record_type) + encode_string(key.group_id)
         if record_type in self._named:
@@ -74,7 +74,10 @@ class RecordCodec(Generic[T, V]):
         return encoded_key, bytes(encoded)
 
     def decode(self, key: bytes, value: bytes | None) -> tuple[RecordKey, V | None]:
-        """Decode a record for which `has` is True. Raises Corrupt for bytes that Kafka does not write."""
+        """Decode a record for which `has` is True. The value is None for a tombstone or a type without a schema.
+
+        Raises Corrupt for bytes that Kafka does not write.
+        """
         try:
             record_type = self._types(INT16.unpack_from(key)[0])
             record_key = self._read_key(record_type, key)

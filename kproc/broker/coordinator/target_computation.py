@@ -46,7 +46,7 @@ class TargetComputation:
         return True
 
     def pop_unscheduled(self) -> Work | None:
-        """Return the rest of the work, once, for the coordinator to run in its steps."""
+        """Return the rest of the work for the coordinator's steps, or None. A second call returns None."""
         work, self._unscheduled = self._unscheduled, None
         return work
 
@@ -72,5 +72,6 @@ def is_applicable(target_ids: Collection[str], epoch: int, state: RecordedState)
     """
     if state.target_epoch.epoch >= epoch:
         return False  # All members have left, so the group has an empty target.
-    # A static member that was replaced does not raise the epoch, and its successor needs a part of the target.
+    # At the same epoch, a missing member was a static one whose replacement did not raise the epoch. The target has
+    # nothing for its successor, so the target must be computed again.
     return state.epoch.epoch > epoch or all(member_id in state.members for member_id in target_ids)

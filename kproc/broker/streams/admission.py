@@ -22,7 +22,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) -> StreamsGroupMember | None:
     """Return the member that sent the request, or the static member that it replaces. None if a new member joins.
 
-    Raises KafkaError if the member is fenced or cannot join.
+    Raises KafkaError if the member is unknown or fenced, or cannot join.
     """
     joins = request.member_epoch == JOIN_EPOCH
     is_static = request.instance_id in state.instance_ids
@@ -149,7 +149,7 @@ def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology
 def reject_unknown_tasks(configured: ConfiguredTopology, owned: MemberTasks | None) -> None:
     """Raise INVALID_REQUEST if a member reports tasks that the topology does not have."""
     # Without a configured topology the number of tasks is unknown, for example because a source topic was
-    # deleted. Rejecting the member would not bring it back.
+    # deleted. Rejecting the member would not bring the topic back.
     if owned is None or not configured.is_ready:
         return
     tasks: Iterable[tuple[str, int]] = (*owned.active, *owned.standby, *owned.warmup)
@@ -204,8 +204,8 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
 def filter_offsets(topology: Topology, offsets: TaskOffsets | None) -> dict[Task, int] | None:
     """Return the offsets of tasks whose subtopology exists. None if the request has no list of offsets.
 
-    The coordinator keeps them in memory only, so this limits their memory: a client chooses the ids, which can have 32
-    KB each.
+    The coordinator keeps the offsets in memory. Without this filter a client could fill it with ids of subtopologies
+    that do not exist, of 32 KB each.
     """
     if offsets is None:
         return None

@@ -71,6 +71,6 @@ class StreamsEnvironment(msgspec.Struct, frozen=True):
         return tuple(tag.strip() for tag in own.split(",") if tag.strip())
 
     def assignor_name(self, group_id: str) -> str:
-        """Return the group's assignor, or the broker's first one."""
+        """Return the name of the group's assignor, or of the broker's first one if the group has no valid setting."""
         own = self.cluster.group_configs(group_id).get("streams.assignor.name")
         return own if own is not None and own in TASK_ASSIGNORS else self.config.group_streams_assignors[0]

@@ -18,7 +18,7 @@ from kproc.broker.streams.tasks import Task
 from kproc.broker.streams.topology import Topology
 
 # The memory of a task in the target, in the state of its member and in `Holders`, and of a task's reported offset.
-# Measured with 20,000 tasks after a load, which gives no two of these a common tuple.
+# Measured with 20,000 tasks after a load, in which no two of these share a tuple.
 TASK_BYTES: Final = 350
 _OFFSET_BYTES: Final = 200
 

@@ -266,7 +266,7 @@ def _value_of(record_type: StreamsRecordType, fields: dict[str, Any]) -> Streams
 
 def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
     """Return the tasks of rows with a subtopology and its partitions each, as records and requests have them."""
-    # Share the ids. Otherwise each member of a group that is loaded has a copy of them.
+    # Share one string for equal subtopology ids. Otherwise each member of a loaded group has copies of them.
     return frozenset(
         (each_id, partition)
         for row in rows

@@ -119,7 +119,7 @@ class StreamsGroups:
         return self.add(StreamsGroupState(group_id))
 
     def describe(self, group_id: str) -> StreamsDescription:
-        """Return a group for StreamsGroupDescribe."""
+        """Return a group's description for StreamsGroupDescribe, or the reason why there is none."""
         group = self._groups.get(group_id)
         if isinstance(group, StreamsGroup):
             return StreamsDescription(group.describe_streams())

@@ -110,7 +110,7 @@ class TransactionCoordinator:
             del self._entries[name]
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """Start the timeouts.
+        """Start the timeouts of ongoing transactions.
 
         Send the markers of decided transactions, because the last coordinator may not have sent them.
         """
@@ -249,7 +249,7 @@ class TransactionCoordinator:
         return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
 
     def _retry_with_id(self, retry: Callable[[int], None], reply: OnGranted) -> None:
-        """Allocate a producer id and run the request again with it, because the state may have changed meanwhile."""
+        """Allocate a producer id, then handle the whole request again: the state may have changed meanwhile."""
         on_id = self._log.guarded(retry)
         self._environment.new_producer_id(on_id, lambda error: reply(Granted(_no_id(error))))
 

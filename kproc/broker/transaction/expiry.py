@@ -109,6 +109,6 @@ class TransactionExpiry:
 
 
 def _log_error(what: str, code: int) -> None:
-    """Log the error of a write that no request waits for. It is retried later."""
+    """Log the error of a write that no request waits for. A later check or sweep tries again."""
     if code:
         logger.warning("%s: %s", what, ErrorCode(code).name)

@@ -137,8 +137,8 @@ class MarkerDelivery:
             return
         if code in _FENCED:
             # As in Kafka, give up and leave the transaction in Prepare*, because a newer coordinator or an
-            # administrator has ended it in the partition. Otherwise the next coordinator that loads this log sends the
-            # markers again.
+            # administrator has ended it in the partition. If neither has, the next coordinator that loads this log
+            # sends the markers again.
             logger.error(
                 "%s-%d rejects the marker of the transactional id %s: %s",
                 *key,

@@ -88,7 +88,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def changes_its_id(self) -> bool:
-        """True if the producer id changes at the end of this transaction, or has changed before.
+        """True if the producer id changes at the end of this transaction, or changed at the end of an earlier one.
 
         Only in transaction version 2 (KIP-890).
         """

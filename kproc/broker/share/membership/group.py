@@ -244,7 +244,7 @@ class ShareGroup:
         return found
 
     def set_topics(self, topics: ShareTopics) -> None:
-        """Record the topics with states in the share coordinator."""
+        """Write record 15, the topics whose share partitions have, get or lose a state, if it has changed."""
         if topics != self.state.topics:
             self._append([(self._key(ShareRecordType.TOPICS), topics)])
 
@@ -380,12 +380,12 @@ class ShareGroup:
     # -- requests that a share group does not have ---------------------------------------------------------------
 
     def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
-        """Return the error for a commit of offsets: a share group has none."""
+        """Return GROUP_ID_NOT_FOUND, the error for a commit of offsets, because a share group commits none."""
         del request, now_ms
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return NONE for a fetch of committed offsets: a share group has none, which is no error.
+        """Return NONE for a fetch of committed offsets: it is no error that a share group commits none.
 
         Kafka's ShareGroup raises GROUP_ID_NOT_FOUND here, and OffsetFetch then shows a group without offsets. Monitors
         fetch the offsets of every group that ListGroups names.
@@ -394,7 +394,7 @@ class ShareGroup:
         return ErrorCode.NONE
 
     def offset_delete_refusal(self) -> int:
-        """Return the error for an OffsetDelete: a share group has no committed offsets."""
+        """Return GROUP_ID_NOT_FOUND, the error for an OffsetDelete, because a share group commits no offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     # -- views -------------------------------------------------------------------------------------------------

@@ -129,8 +129,8 @@ class ShareGroups:
     def _group_of(self, group_id: str, request: ShareHeartbeat) -> ShareGroup:
         """Return the group of a heartbeat. A member that joins creates a missing group."""
         if group_id not in self._groups and request.member_epoch >= JOIN_EPOCH:
-            # KIP-932: the group was deleted while the member was away. It gets an error and joins again with
-            # epoch 0, and only that creates a group.
+            # KIP-932: the group was deleted while the member was away. The member gets an error and joins again
+            # with epoch 0, and only a join creates a group.
             if request.member_epoch > JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
             return self._create(group_id)
@@ -246,7 +246,7 @@ def _apply(group: ShareGroup, records: Sequence[ShareRecord], number: int) -> No
 
 
 def _check_empty(group: ShareGroup) -> None:
-    # KIP-932: a member may hold records of the state. If the state were replaced under it, the same records
-    # would be delivered twice at a time.
+    # KIP-932: members may hold records of the share partition. If its state were replaced meanwhile, other
+    # members could get the same records at the same time.
     if not group.is_empty:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)

@@ -29,7 +29,7 @@ class ShareStates(msgspec.Struct, frozen=True):
 
     initialize: Callable[[Sequence[tuple[str, InitializeState]], OnCodes], None]
     delete: Callable[[Sequence[str], OnCodes], None]
-    # Runs a function later. The Handler runs one of them in a duty cycle.
+    # Runs a function later. The Handler runs one deferred function in each duty cycle.
     defer: Callable[[Callable[[], None]], None]
 
     def initialize_all(

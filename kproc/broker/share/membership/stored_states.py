@@ -91,8 +91,8 @@ class StoredStates:
         if not isinstance(group, ShareGroup):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         topic = group.state.topics.initialized.get(key.topic_id)
-        # The group has no record 15 for this partition. The owner asks too early, or the group's offsets were
-        # deleted: then a state must not come back.
+        # Record 15 does not have this partition as initialized. The owner asks too early, or the group's offsets
+        # were deleted: a state that is created now would bring them back.
         if topic is None or key.partition not in topic.partitions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         logger.warning(
@@ -122,9 +122,9 @@ class StoredStates:
         topic_ids = {topic_id for topic_id, _ in offsets}
 
         def is_over() -> bool:
-            # Stop if the states are being deleted, or if another Handler coordinates the group. It may initialize them
-            # at the same epoch, and our later calls would reset them. A concurrent request may have initialized a topic
-            # meanwhile, which is no reason to stop.
+            # Stop if the states are being deleted, or if another Handler coordinates the group. That Handler may have
+            # initialized them at the same epoch, and our later calls would reset them. Do not stop because a concurrent
+            # request has initialized a topic meanwhile.
             topics = group.state.topics
             known = set(topics.initialized)
             if not keeps_existing:
@@ -150,7 +150,7 @@ class StoredStates:
         """Double the epoch of a group, because a stored state has a higher one.
 
         With kproc.flush=none, a power loss can remove records of the group although the states survive. Without the
-        doubling, the states could not be initialized until the group's epoch had risen as far once more.
+        doubling, the states could not be initialized until single steps had raised the group's epoch to theirs.
         """
         epoch = group.state.epoch.epoch
         if not self.is_current(group) or epoch > _DOUBLED_EPOCH_MAX:
@@ -275,7 +275,7 @@ class StoredStates:
         self.delete(group, doomed, on_done)
 
     def partitions_of(self, topics: ShareTopics, names: Mapping[bytes, str]) -> dict[bytes, NamedPartitions]:
-        """Return the partitions of some topics that may have a state."""
+        """Return the partitions that may have a state, of the topics in `names` (topic id -> topic name)."""
         found = {}
         for topic_id, name in names.items():
             partitions: frozenset[int] = frozenset()

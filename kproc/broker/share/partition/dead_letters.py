@@ -55,7 +55,7 @@ _PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
 # The values of the header __dlq.errors.message, as in Kafka.
 REJECTED: Final = "Offset rejected by client."
 DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
-# Records and bytes of one batch of dead letters. A larger batch would make the duty cycle too long.
+# Limits of the records and bytes in one batch of dead letters. A larger batch would make the duty cycle too long.
 _RECORDS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 256 << 10
 # A batch of dead letters with copies ends when so many decompressed bytes or records of the log were read for it. A
@@ -92,7 +92,8 @@ class _Queue:
         self.batch: list[DeadLetters] = []
         self.attempts = 0  # Number of failed attempts to write the present batch.
         self.archiving = 0  # Number of ranges of written letters whose records are not archived yet.
-        # True if the topic may have some of these letters already, after a death or a failed attempt.
+        # True if the dead letter topic may have some of these letters already, after the death of a former owner or a
+        # failed attempt.
         self.is_unsure = False
         self.is_waiting = False  # Waits for a write's result, the topic's creation or the end of a pause.
 
@@ -139,13 +140,13 @@ class DeadLetterWriter:
         self._write_next(partition, can_copy=True)
 
     def _write_next(self, partition: SharePartition, *, can_copy: bool = False) -> None:
-        """Write the next batches of a share partition, until one is not answered at once.
+        """Write the next batches of a share partition, until it must wait for an answer or a pause.
 
         can_copy: True in a slow operation of the purgatory, which may read the originals of one batch.
         """
         queue = self._queues[partition]
-        # Write no batch before the records of the former one are archived. Otherwise a successor would find only the
-        # last of two batches.
+        # Write no batch before the records of the former one are archived. If this Handler died, its successor would
+        # find only the letters of the last batch, and write those of an earlier batch again.
         while not (queue.is_waiting or queue.archiving):
             # A dropped share partition is loaded again from its stored state, and then its records in the
             # state ARCHIVING are found or written again.

@@ -55,7 +55,7 @@ class Rules(NamedTuple):
 
 
 class ToPersist(NamedTuple):
-    """The fields of a WriteState: the start offset and the number of finished records behind it after the changes."""
+    """The fields of a WriteState: the start offset and the number of finished records above it, after the changes."""
 
     start_offset: int
     finished_count: int
@@ -315,7 +315,7 @@ class InFlightRecords:
     # -- release -----------------------------------------------------------------------------------------------
 
     def release_holders(self, is_closed: Callable[[ShareHolder], bool]) -> Change:
-        """Start to release the records of closed sessions. As in Kafka 4.4, this counts as a delivery.
+        """Start to release the records of closed sessions. As in Kafka 4.4, their delivery still counts.
 
         Otherwise a record that crashes its consumers would never reach the delivery count limit.
         """

@@ -83,7 +83,8 @@ def read_batches(
         batches.append(_Batch(first, last, file))
         if transactions and _is_aborted(header, transactions):
             aborted.append((first, last))
-        # Stop here. Each further header is a look into the file for records that could not be acquired.
+        # Stop at `records_max`. Each further header costs a read of the file, for records that could not be
+        # acquired.
         if last - offset + 1 >= records_max:
             break
     return LogBatches(batches, aborted)

@@ -241,7 +241,7 @@ class _Watch(DelayedOperation):
         self._is_expired = True
 
     def wait(self) -> None:
-        """Reply now if something can be acquired. Otherwise park until an event at one of the partitions."""
+        """Reply now if `try_complete` succeeds. Otherwise park until an event at one of the partitions."""
         purgatory = self._services.owner.purgatory
         if self.try_complete():
             purgatory.finished(self)

@@ -52,7 +52,7 @@ class Run(msgspec.Struct):
         )
 
     def rest(self, offset: int) -> Run:
-        """Return a run like this one, from `offset` to the end."""
+        """Return a run with this run's attributes, from `offset` to the last offset of this run."""
         return Run(
             offset,
             self.last,

@@ -123,7 +123,7 @@ class SharePartition:
     def acknowledge(
         self, holder: ShareHolder, batches: Sequence[AcknowledgeBatch], now_ms: int, on_done: OnPersisted
     ) -> None:
-        """Acknowledge records that a session holds. `on_done` is called when this is persisted.
+        """Acknowledge records that a session holds. `on_done` gets None when this is persisted, or else the error.
 
         Raises KafkaError and changes nothing if the session does not hold all of the records.
         """
@@ -182,7 +182,7 @@ class SharePartition:
     def start_write(self) -> WriteState:
         """Return the write of all queued changes, which are in flight from now on."""
         assert self.records is not None
-        # A new start offset is written even without a change. The empty change stands for it.
+        # A new start offset is written even if no record has changed. The empty change represents it.
         self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
         start, finished, batches = self.records.to_persist([each.change for each in self._in_flight])
         return WriteState(self.state_epoch, self.leader_epoch, start, finished, batches)

@@ -144,8 +144,8 @@ class Acknowledgements:
                 self.results[key] = result
                 if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
                     moved.append(key)
-        # The transfer came between our image and the call. The new owner has the state, so the
-        # acknowledgement is sent there, without an error for the client.
+        # The partition was transferred, and this Handler's metadata did not show it yet. The new owner has the
+        # state, so send the acknowledgement to it, without an error for the client.
         if moved:
             assert isinstance(reply, PartsAcknowledged)
             self._services.owner.transfers.when_image(reply.known, partial(self._resend, moved))

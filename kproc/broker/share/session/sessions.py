@@ -50,8 +50,8 @@ class ShareSession:
     def __init__(self, holder: ShareHolder, connection_id: int, keys: Iterable[ShareKey]) -> None:
         self.holder = holder
         self.connection_id = connection_id
-        # Handlers that this session has called. At its end each of them releases the records that the session holds
-        # there.
+        # Handlers that this session has called. When the session ends, each of them releases the records that the
+        # session holds there.
         self.owners: set[int] = set()
         self.is_closed = False
         # The duration of a lock (ms), from the last reply of an owner.

@@ -167,7 +167,7 @@ class ShareCoordinator:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
-        """Create a state, or replace one unless its state epoch is higher. Raises KafkaError if that is rejected."""
+        """Create a state, or replace one unless the stored state epoch is higher. Raises KafkaError if rejected."""
         part = self._find(name)
         # The owner found no state and asked the group's coordinator to restore it. Meanwhile another call has
         # created it, so its records must not be delivered from the start again.
@@ -198,7 +198,7 @@ class ShareCoordinator:
         self._append(name, key, self._change(part, request, part.state.leader_epoch), on_code)
 
     def read(self, name: str, request: ReadState, on_state: OnState) -> None:
-        """Read the state when it is durable. A higher leader epoch than before is recorded first."""
+        """Record a higher leader epoch, then read the state. `on_state` gets it when it is durable, or an error."""
         part = self._get(name, request.leader_epoch)
         key = self._existing_partition(part.key)
         state = _persisted(replace(part.state, leader_epoch=request.leader_epoch))
@@ -274,7 +274,8 @@ class ShareCoordinator:
     def _change(self, part: _StoredPartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
         """Return the record for a change of the state: an update, or a snapshot if there are enough updates.
 
-        Raises INVALID_REQUEST if the state would have too many batches.
+        Raises INVALID_REQUEST if the state would have too many batches, and UNKNOWN_SERVER_ERROR if the update is too
+        large for a record.
         """
         state = part.state
         start_offset = max(request.start_offset, state.start_offset)
@@ -375,7 +376,11 @@ class ShareCoordinator:
         self._is_sweeping = False
 
     def _snapshot_cold(self) -> Work:
-        """Repeat old snapshots, so that older records can be deleted. Do nothing if all share partitions are cold."""
+        """Repeat old snapshots, so that older records of the log can be deleted.
+
+        A snapshot is old after share.coordinator.cold.partition.snapshot.interval.ms. Do nothing if all share
+        partitions are cold: their last snapshots are repeated ones.
+        """
         parts = list(self._parts.items())
         if all(part.state.created_ms != part.state.written_ms for _, part in parts):
             return

@@ -185,7 +185,7 @@ def decode_share_record(
         if value is None:
             return share_key, None
         (version,) = INT16.unpack_from(value)
-        # The layout is unknown, and the state behind a record that was skipped would be wrong.
+        # The layout of another version is unknown. If the record were skipped, the state would be wrong.
         if version != _VERSION:
             raise ProtocolError(f"the value has the unknown version {version}")
         fields, _position = _READERS[record_type](value, INT16.size)
