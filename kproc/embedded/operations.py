@@ -154,7 +154,7 @@ def resume_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any
 
 @operation("time/get")
 def show_time(broker: Broker) -> dict[str, Any]:
-    """Return the broker's date in ms since 1970 as `now_ms`, `lead_ms` before the host's clock, and `is_frozen`."""
+    """Return the broker's date in ms since 1970 as `now_ms`, its lead over the host as `lead_ms`, and `is_frozen`."""
     return broker.time.describe()
 
 
@@ -205,7 +205,7 @@ def read_topic(
     isolation: Isolation = "read_committed",
     limit: Rows = _ROWS_MAX,
 ) -> dict[str, Any]:
-    """Return the `records` of a topic that has `limit` at most. Bytes are UTF-8 or {"base64": "..."}."""
+    """Return all `records` of a topic. More than `limit` are an error. Bytes are UTF-8 or {"base64": "..."}."""
     found = broker.topic(name).records(partitions, isolation=isolation, limit=limit)
     records = [
         {
@@ -267,7 +267,7 @@ def stop_recording(broker: Broker) -> dict[str, Any]:
 def list_requests(
     broker: Broker, *, api: str | None = None, match: RequestConditions = _ANY, last: Rows = 1000
 ) -> dict[str, Any]:
-    """Return the `requests` that fulfil all conditions of `match`, the `last` of them, and how many are `lost`."""
+    """Return the newest `last` of the requests that fulfil `match` as `requests`, and how many are `lost`."""
     found = broker.requests.list(api, **match.as_match())
     return _recorded(broker, found[-last:])
 
@@ -281,7 +281,7 @@ def wait_for_requests(
     count: Rows = 1,
     timeout_ms: WaitMs = _TIMEOUT_MS,
 ) -> dict[str, Any]:
-    """Return the first `count` `requests` that match, when they have come."""
+    """Wait until `count` requests match, and return the first `count` of them as `requests`."""
     with _failed_wait():
         found = broker.requests.wait_for(api, count=count, timeout_s=timeout_ms / 1000, **match.as_match())
     return _recorded(broker, found[:count])

@@ -400,7 +400,9 @@ class BatchProducer:
         """Queue a batch that was in flight again, or raise ProduceFailed if `kafka.retries` is exhausted."""
         batch.problem = problem
         if batch.attempts > self._settings.retries:
-            raise ProduceFailed(f"{lane.name}: {problem}; kafka.retries is {self._settings.retries}")
+            raise ProduceFailed(
+                f"{lane.name}: {problem}; gave up after kafka.retries={self._settings.retries} retries"
+            )
         lane.requeue(batch)
         self._put_off(lane, batch)
 

@@ -43,7 +43,7 @@ class KprocLogDataSource(DataSource):
 
 
 class LogRange(InputPartition):
-    """Offsets first..end of one partition's files. It has no file positions, because compaction changes them."""
+    """Offsets from `first` to before `end` of one partition's files, not positions: compaction changes those."""
 
     def __init__(self, directory: str, topic: str, partition: int, first: int, end: int) -> None:
         super().__init__((directory, topic, partition, first, end))

@@ -67,7 +67,7 @@ def _batches(
 def _reach(batches: list[tuple[int, int]], begin: int, end: int, share_bytes: int) -> tuple[int, int]:
     """Return the end offset of a share of bytes from `begin` on, and the bytes up to it.
 
-    batches: the sample, as from `_batches`. end: the end of the partition's backlog.
+    batches: the sample, as from `_batches`; if it is empty, return (end, 0). end: the end of the partition's backlog.
     """
     if not batches:
         return end, 0

@@ -95,7 +95,10 @@ class TopicLeaders:
             pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
 
     def request_metadata(self, topics: Iterable[str], *, limit_ms: int | None = None) -> dict[str, int]:
-        """Request Metadata of the topics and return error codes by topic. Raise Unreachable after `limit_ms`."""
+        """Request Metadata and store the leaders. Return the error codes of topics that have one.
+
+        Raises Unreachable after `limit_ms`, by default `retry_ms` of the Cluster.
+        """
         rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}
         answer = self._cluster.call(ApiKey.METADATA, fields, limit_ms=limit_ms)

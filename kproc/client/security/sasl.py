@@ -143,7 +143,7 @@ class _ScramChallenge(NamedTuple):
 def _scram_challenge(server_first: str, address: str, nonce: str) -> _ScramChallenge:
     """Parse the broker's first message.
 
-    Reject one by which a false broker could replay a login or guess the password.
+    Reject a message by which a false broker could replay a login or guess the password.
     """
     fields = dict(part.split("=", 1) for part in server_first.split(",") if "=" in part)
     server_nonce = fields.get("r", "")

@@ -46,7 +46,7 @@ class Throwaway:
         return self.security().protocol
 
     def broker_settings(self) -> dict[str, str]:
-        """The broker's settings for this security, except `listeners`."""
+        """Return the broker's settings for this security, except `listeners`."""
         settings: dict[str, str] = {}
         if self.has_tls:
             settings |= {

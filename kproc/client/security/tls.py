@@ -86,7 +86,7 @@ def first_cause(sock: socket.socket, error: OSError) -> OSError:
 def refusal_of(error: OSError, address: str) -> Exception | None:
     """Convert the error of a read or write to SecurityFailed or ConnectionBroken.
 
-    Return None if TLS is not its reason.
+    Return None if the error is not from TLS.
     """
     if not isinstance(error, ssl.SSLError):
         return None
@@ -222,9 +222,9 @@ def _store_name(store: Store) -> str:
 
 
 def _is_pem(store: Store, content: bytes, name: str) -> bool:
-    """Return True if the content is PEM and False if it is PKCS12, whatever the type setting says.
+    """Return True if the content is PEM and False if it can be PKCS12.
 
-    Otherwise raise ConfigError.
+    Raises ConfigError if the content contradicts the setting of the store's type, or is neither.
     """
     if b"-----BEGIN" in content:
         if store.type == "PKCS12":

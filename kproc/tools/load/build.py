@@ -24,7 +24,10 @@ COMPILE_SECONDS_MAX: Final = 120.0
 
 
 class CompilerMissing(RuntimeError):
-    """There is no C compiler on the PATH, or no OpenSSL headers. The caller skips the measurement or reports it."""
+    """There is no C compiler on the PATH, or TLS is wanted and there are no OpenSSL headers.
+
+    The caller skips the measurement or reports the error.
+    """
 
 
 class ForeignCache(RuntimeError):
@@ -58,7 +61,9 @@ def build(*, with_tls: bool = False) -> Path:
 
 
 def _open_cache(directory: Path) -> None:
-    """Create the cache's directory. Raise ForeignCache if another user owns it or a directory above it in the home.
+    """Create the cache's directory and remove write permissions of other users.
+
+    Raises ForeignCache if a user other than root owns it or a directory above it in the home directory.
 
     `sudo` can keep the user's HOME. Without this check, root would then run a binary that the user has put into the
     cache.

@@ -75,7 +75,10 @@ class LoadConnection(Protocol):
     totals: LoadTotals
 
     def step(self, stop: threading.Event) -> bool:
-        """Send a request and read its response. Return False if there is nothing left to do."""
+        """Send a request or a whole transaction, and read the responses. Return False if the thread has to end.
+
+        stop: set when the run ends. An implementation that waits also waits for it.
+        """
 
     def close(self) -> None: ...
 

@@ -61,7 +61,7 @@ class Percentiles:
     def quantile_ns(self, share: float) -> int:
         """Return the time in ns that `share` (0 to 1) of the times do not exceed, at most 1 % too long.
 
-        Return the largest time, 0, if no time was added.
+        Return 0 if no time was added.
         """
         left = max(1, math.ceil(share * self.count))
         for bucket in sorted(self._buckets):

@@ -24,7 +24,7 @@ from kproc.wire.records import Record
 
 ACKS: Final = {"all": -1, "1": 1, "0": 0}
 _CORRELATION: Final = Struct(">i")
-_CORRELATION_AT: Final = 8  # Behind the frame's length, the API key and its version.
+_CORRELATION_AT: Final = 8  # After the frame's length, the API key and the API's version.
 _CORRELATION_MASK: Final = 0x7FFF_FFFF
 _PRODUCE_TIMEOUT_MS: Final = 30_000
 _PRODUCE_BEFORE_KIP_890: Final = 11
@@ -39,7 +39,7 @@ class FixedRequest:
         self._version = version
         self._frame = bytearray(codec.encode_request(api_key, version, 0, client.client_id, fields))
         self.number = 0
-        """Correlation id of the last sending."""
+        """Correlation id of the last request that was sent. 0 before the first."""
 
     def send(self) -> None:
         """Send the request. Raises ClientError."""
@@ -121,7 +121,9 @@ def _why(code: int) -> str:
 def count_records(batches: bytes, offset: int) -> tuple[int, int]:
     """Return the number of records in the whole batches of a Fetch, and the offset after the last one.
 
-    offset: the offset to return if there is no whole batch. Raises ClientError for batches from before Kafka 0.11.
+    offset: where the Fetch began, and the offset to return if there is no whole batch.
+
+    Raises ClientError for batches from before Kafka 0.11.
     """
     count, position, size = 0, 0, len(batches)
     unpack = HEADER.unpack_from

@@ -1,9 +1,11 @@
 """Choose the layouts to measure on a machine, and the one to propose from the measurements.
 
+A layout is a transport with numbers of Processors and Handlers (ProcessCounts).
 Two layouts differ if their means of log throughput differ by more than twice the standard error of a difference, and by
 at least 3 %, because a smaller gain does not justify another process. The noise is estimated from the runs: it is the
-residual after each layout's mean and each round's mean are subtracted. The proposal is the layout with the fewest
-processes among those that do not differ from the best.
+residual after each layout's mean and each round's mean are subtracted. Among the layouts that do not differ
+from the best, the proposal is one with the transport `process` if there is one, and of these that with the fewest
+processes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class NothingMeasured(RuntimeError):
 
 
 def candidates(cpus: float) -> list[ProcessCounts]:
-    """Return up to CANDIDATES_MAX layouts to measure on this many CPUs: inline, thread, and then processes."""
+    """Return up to CANDIDATES_MAX layouts for this many CPUs: inline, thread, and then those with processes."""
     whole = max(1, int(cpus))
     half, third = max(1, whole // 2), max(1, whole // 3)
     rest = max(1, whole - third)
@@ -44,7 +46,7 @@ def candidates(cpus: float) -> list[ProcessCounts]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Summary of a layout's runs: the median of each value, and the bottleneck of the run with the median throughput.
+    """Summary of a layout's runs: medians, `low` and `high` throughput, and the bottleneck of the median run.
 
     ratio: throughput relative to the best layout. is_as_good: True if the difference to the best layout can be noise.
     """
@@ -70,7 +72,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The proposed layout, with the measurements behind it. Relative differences below `margin` count as noise."""
+    """The proposed layout and its measurements. Relative differences of throughput below `margin` are noise."""
 
     layout: ProcessCounts
     margin: float

@@ -1,6 +1,6 @@
 """The host as `kproc tune list` reads it: files of the kernel, limits, the interpreter, mounts.
 
-Tests use a directory instead.
+Tests read a directory of files instead of the real host.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Host:
             return None
 
     def cgroup(self, controller: str, *names: str) -> list[str]:
-        """Return the texts of a controller's files from our cgroup up to the root.
+        """Return the texts of a controller's files, from this process's cgroup up to the root.
 
         `names` are the file's names in cgroup versions 2 and 1.
         """

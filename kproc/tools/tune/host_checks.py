@@ -229,7 +229,7 @@ def _mount_options(host: Host) -> CheckedValue:
     if slow or unsafe:
         return CheckedValue(", ".join(sorted(slow | unsafe)), CheckResult.CHANGE)
     times = mount.options & {"noatime", "relatime"}
-    return _judge(", ".join(sorted(times)) or "every read is written down", bool(times))
+    return _judge(", ".join(sorted(times)) or "every read updates atime", bool(times))
 
 
 def _free_space(host: Host) -> CheckedValue:
@@ -257,7 +257,7 @@ CHECKS: Final = (
     ),
     HostCheck(
         "net.core.somaxconn", _at_least("proc/sys/net/core/somaxconn", 1024), ">= 1024",
-        "it caps socket.listen.backlog.size: of many that connect at once the rest are dropped and retry in 1 s",
+        "it limits socket.listen.backlog.size: if more clients connect at once, the rest are dropped and retry in 1 s",
         _sysctl("net.core.somaxconn", "4096"),
     ),
     HostCheck(
@@ -267,7 +267,7 @@ CHECKS: Final = (
     ),
     HostCheck(
         "net.ipv4.ip_local_port_range", _local_ports, ">= 20000 ports",
-        "clients on this host take one for each connection, and for a minute after it",
+        "clients on this host use one for each connection, and for 1 minute after its end (TIME_WAIT)",
         _sysctl("net.ipv4.ip_local_port_range", "'15000 60999'"),
     ),
     HostCheck(
@@ -287,12 +287,12 @@ CHECKS: Final = (
     ),
     HostCheck(
         "vm.dirty_background_ratio", _dirty("dirty_background", lambda share: share <= 10), "<= 10 %",
-        "writing back begins there; late means in bursts, which acks=all waits behind",
+        "above this share the kernel writes dirty pages; if it starts late, it writes in bursts that delay acks=all",
         _sysctl("vm.dirty_background_ratio", "5"),
     ),
     HostCheck(
         "vm.dirty_ratio", _dirty("dirty", lambda share: share >= 20), ">= 20 %",
-        "beyond it whoever writes waits for the disk, a Handler in the middle of an append as well",
+        "above this share of dirty memory every write waits for the disk: a Handler stalls in the middle of an append",
         _sysctl("vm.dirty_ratio", "60"),
     ),
     HostCheck(
@@ -317,12 +317,12 @@ CHECKS: Final = (
     ),
     HostCheck(
         "cpu.available", _cpus, ">= 2 whole CPUs",
-        "a Processor and a Handler want one each; a fraction is taken by stopping all of them for a while",
+        "a Processor and a Handler need one CPU each; a fractional quota stops all roles for a part of each period",
         "--cpus of the container, CPUQuota= of the unit; else kproc.transport=inline saves the handoff",
     ),
     HostCheck(
         "cgroup.cpu.throttled", _throttled, "<= 1 % of the periods",
-        "a group that has used up its quota stands still for the rest of the 100 ms: such is the p99",
+        "a cgroup that has used up its quota is stopped for the rest of the period of 100 ms, which raises the p99",
         "raise the quota, or take fewer processes: kproc tune",
     ),
     HostCheck(
@@ -344,12 +344,12 @@ CHECKS: Final = (
     ),
     HostCheck(
         "data.filesystem", _filesystem, "a local file system: " + ", ".join(_LOCAL[:4]),
-        "tmpfs forgets, overlay copies, and over a network fdatasync and rename promise less",
+        "tmpfs loses its data, overlay copies files, and network file systems guarantee less for fdatasync and rename",
         "put log.dirs on a volume of its own",
     ),
     HostCheck(
         "data.mount", _mount_options, "noatime or relatime; no sync, data=journal, nobarrier",
-        "sync makes each append wait, nobarrier makes acks=all a promise that a power failure breaks",
+        "with sync each append waits for the disk; with nobarrier a power failure can lose records of acks=all",
         "the options in /etc/fstab, then mount -o remount",
     ),
     HostCheck(

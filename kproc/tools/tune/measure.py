@@ -153,7 +153,7 @@ class Sample:
 
 
 def require_generator() -> None:
-    """Compile the load generator before any broker is started. Raise CannotMeasure if there is no compiler."""
+    """Compile the load generator before any broker is started. Raise CannotMeasure if that is not possible."""
     try:
         build()
     except (CompilerMissing, RuntimeError) as problem:
@@ -189,9 +189,10 @@ def load_running(
     *,
     look: Callable[[Broker, Result], None] | None = None,
 ) -> Sample:
-    """Measure a running broker that has this layout, and delete the topics afterwards.
+    """Put the workload on a running broker that has this layout, and return the sample. Delete the topics.
 
-    look: called with the broker and the first load's result before the topics are deleted.
+    look: called with the broker and the first load's result before the topics are deleted. If a load fails, the sample
+    has the reason, and its topics can remain.
     """
     loads = workload.loads
     if run.connections is not None:
