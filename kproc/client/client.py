@@ -107,8 +107,8 @@ class Client:
             raise ConnectionFailed(f"cannot connect to {address}: that is not a host name") from error
         client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
         try:
-            # Nagle's algorithm would delay the last segment of a request until the peer acknowledges the segments
-            # before. Linux delays that ACK by up to 40 ms.
+            # Nagle's algorithm would delay the last segment of a request until the peer acknowledges the earlier
+            # segments. Linux delays that ACK by up to 40 ms.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if security is not None:
                 client._secure(security, host)
@@ -236,8 +236,8 @@ class Client:
 
     def _frame(self, deadline_ns: int) -> bytes:
         self._fill(4, deadline_ns)
-        # A TLS listener answers the first request with an alert. Later, the bytes 0x15 0x03 can be the start of a
-        # length, that of a frame of 350 MB.
+        # A TLS listener answers the first request with an alert. In a later response, the bytes 0x15 0x03 can be the
+        # start of the length of a frame of 350 MB.
         if not self._answers and self._received.startswith(_TLS_ALERT):
             raise AuthenticationFailed(
                 f"{self.address} speaks TLS: security.protocol is SSL or SASL_SSL there; {_HINT}"

@@ -394,8 +394,8 @@ class _Reader:
         """Return the result of an operation. keep: leave the connection open for the next one."""
         with self._lock:
             client, self._client = self._client, None
-            # After a fork, child and parent share the connection, and the child could read the parent's answers. So it
-            # opens its own.
+            # After a fork, child and parent share the connection, and the child could read the parent's answers. So the
+            # child opens its own connection.
             if client is not None and self._pid == os.getpid():
                 # The broker may have closed the kept connection, because it was idle or its Handler died. Then
                 # reconnect.

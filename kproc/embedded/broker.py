@@ -107,7 +107,8 @@ class Broker:
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
         self._requests: RequestRecorder | None = None
-        # The pauses of the control API end with it, and those of `with` blocks do not.
+        # `_paused` has the pauses of the control API, which ControlServer.close() ends. It does not end those of `with`
+        # blocks.
         self._paused: PausedRoles | None = None
         self._paused_blocks: PausedRoles | None = None
 

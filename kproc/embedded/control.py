@@ -218,7 +218,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _HttpOperation(BaseHTTPRequestHandler):
-    """Handler of the one HTTP request of a connection."""
+    """Request handler of http.server, for the only request of a connection."""
 
     server: _Server
     protocol_version = "HTTP/1.1"

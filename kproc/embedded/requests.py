@@ -185,7 +185,7 @@ class RequestRecorder:
             self._seen.extend(rows)
 
     def catch_up(self) -> None:
-        """Read the requests until now, if a recording is in progress. After a restart this watches them again."""
+        """Read the requests until now, if a recording is in progress. After a restart of the broker, resume it."""
         # During a restart there is nothing to read.
         with self._lock, contextlib.suppress(BrokerRestarting):
             if self._thread is None:

@@ -163,7 +163,7 @@ def _topics(access: Access) -> list[str]:
 
 
 def check_with_spark(pipeline: Pipeline, environ: Mapping[str, str], *, verbose: bool) -> list[str]:
-    """Analyse every view and sink on empty streams. Return a line for each sink with its columns."""
+    """Analyse every view and sink on empty streams and tables. Return a line for each sink with its columns."""
     check_packages()
     check_java(environ)
     # The analysis runs in the driver alone. So do not connect to the Spark cluster, and do not load the jars of Spark's

@@ -22,7 +22,10 @@ _OPTIONAL: Final = "jsr305"
 
 
 def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the connector's jars that `given` lacks. Raise PipelineError with advice for a missing jar."""
+    """Return the connector's jars that `given` lacks, or none if `given` has the connector itself.
+
+    Raises PipelineError, with advice, if the local Maven repository lacks a jar.
+    """
     names = [path.rpartition("/")[2] for path in given]
     if any(name.startswith(CONNECTOR) for name in names):
         return []
@@ -46,7 +49,7 @@ def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def _newest(directory: Path, artifact: str) -> Path | None:
-    """Return the newest jar that fits this PySpark, or the newest of all if none fits."""
+    """Return the newest jar that fits this PySpark, or the newest of all if none fits, or None without any."""
     found = [
         (_version(path.parent.name), path)
         for path in directory.glob(f"*/{artifact}-*.jar")

@@ -84,7 +84,7 @@ class PartitionFiles:
     # -- start and end of the log
 
     def find_start_offset(self) -> int:
-        """Return the log's start offset, the first that a reader can read."""
+        """Return the log's start offset, the first that a reader can read. 0 without segment files."""
         bases = self.segments.bases()
         if not bases:
             return 0
@@ -93,7 +93,7 @@ class PartitionFiles:
         return max(bases[0], self.checkpoint) if self.checkpoint <= self.find_end_offset() else bases[0]
 
     def find_end_offset(self) -> int:
-        """Return the offset after the last complete batch."""
+        """Return the offset after the last complete batch. 0 without segment files."""
 
         def find(bases: list[int]) -> int:
             if not bases:

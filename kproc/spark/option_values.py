@@ -77,7 +77,7 @@ def read_bootstrap(options: Mapping[str, str], what: str) -> str:
 
 
 def read_text(name: str, value: str) -> str:
-    """Return the text without surrounding blanks. Reject an empty one, and one that no request can contain."""
+    """Return the text without surrounding blanks. Reject an empty text, and one of more than TEXT_BYTES_MAX bytes."""
     text = value.strip()
     if not text:
         raise OptionError(f"{name} is empty")

@@ -115,7 +115,7 @@ class BatchProducer:
         self._identity = transaction.identity
 
     def send(self, topic: str, draft: Draft) -> None:
-        """Enqueue a batch after the others of its partition. Wait while more than `buffer_bytes` are queued."""
+        """Enqueue a batch after the others of its partition. Wait while more than `buffer_bytes` are unacknowledged."""
         key = (topic, draft.partition)
         lane = self._lanes.get(key)
         if lane is None:
@@ -201,7 +201,7 @@ class BatchProducer:
                 self._put_off(lane, lane.queued[0])
 
     def _fill(self, now_ns: int) -> None:
-        """Send the queued batches that may be sent now. A request has one batch of each lane, as in Kafka's clients."""
+        """Send the queued batches that may be sent. A request has at most one of each lane, as in Kafka's clients."""
         by_node: dict[int, list[Lane]] = {}
         for lane in self._busy:
             if not lane.queued or len(lane.under_way) >= lane.window or lane.not_before_ns > now_ns:
@@ -397,7 +397,7 @@ class BatchProducer:
             written.last_offset = base_offset + batch.draft.count - 1
 
     def _retry(self, lane: Lane, batch: QueuedBatch, problem: str) -> None:
-        """Queue a batch that was in flight again, or raise ProduceFailed if `kafka.retries` is exhausted."""
+        """Queue a batch again that was in flight, or raise ProduceFailed if its `kafka.retries` are exhausted."""
         batch.problem = problem
         if batch.attempts > self._settings.retries:
             raise ProduceFailed(

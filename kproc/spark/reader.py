@@ -279,7 +279,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**begin, **self._look_up.log_starts_left(new)} if new else begin
 
     def _is_to_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """Return True if the backlog is below minOffsetsPerTrigger and maxTriggerDelay has not passed."""
+        """Return True if the backlog is below minOffsetsPerTrigger and maxTriggerDelay has not passed.
+
+        If the batch need not wait, let maxTriggerDelay count from now.
+        """
         low, since_ns = self.options.min_offsets, self._waiting_since_ns
         if low is None:
             return False
@@ -307,7 +310,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one partition for each task. Raise DataLoss if records of the planned batch are lost."""
+        """Return one partition per task. Raise DataLoss if planned records are lost, unless failOnDataLoss=false."""
         begin, last, ids = start_of(start, end), from_json(end), ids_of(end)
         ranges = ranges_of(begin, last)
         if ranges:

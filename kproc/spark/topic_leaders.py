@@ -80,7 +80,7 @@ class TopicLeaders:
             if not code:
                 return
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
-            # The Metadata request itself can create the topic. Until the broker has created it, it answers
+            # The Metadata request itself can create the topic. Until the topic exists, the broker answers
             # UNKNOWN_TOPIC_OR_PARTITION: retry.
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 if not self._settings.creates_topics or spent_ms > UNKNOWN_TOPIC_MS:

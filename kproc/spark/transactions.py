@@ -164,7 +164,10 @@ class Transactions:
         return True
 
     def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
-        """Return the committed offsets of the group. Raise Unsettled while an open transaction holds pending ones."""
+        """Return the group's committed offset for each partition of MARK_TOPIC, or Mark(-1, "") for one without.
+
+        Raises Unsettled while an open transaction holds pending offsets of the group.
+        """
         wanted = [{"name": MARK_TOPIC, "partition_indexes": list(partitions)}]
         fields = {"groups": [{"group_id": group, "topics": wanted}], "require_stable": True}
         answer = self._send_request(

@@ -208,7 +208,7 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
 
     prefix: stands before each setting's name in messages, such as `kafka.` for options of Spark.
     """
-    # Strip blanks around a value, as Kafka's clients do. librdkafka, whose setting sasl.password is, keeps them.
+    # Strip blanks around a value, as Kafka's clients do. But sasl.password is librdkafka's setting, and it keeps them.
     given = {
         name: value if name == "sasl.password" else value.strip()
         for name, value in properties.items()

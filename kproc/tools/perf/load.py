@@ -223,8 +223,9 @@ class ProduceConnection:
 
 
 class ConsumeConnection:
-    """Fetches its partitions in turn, from the start to the end that each had when the load began, and then again.
+    """Fetches its partitions in turn, from the start to the end that each had when the load began.
 
+    is_once: stop at each partition's end; otherwise start it again.
     spans: first offset and end of each partition. records_left: None for no limit.
     """
 

@@ -34,7 +34,10 @@ _PROPERTIES_LINE: Final = re.compile(
 
 
 def edited(text: str, settings: Mapping[str, str], *, is_toml: bool) -> str:
-    """Return the text with the settings changed. Raise ConfigError if that would change other settings."""
+    """Return the text with the settings changed.
+
+    Raises ConfigError if other settings would change, or if one of these is in a form that cannot be edited.
+    """
     new = _edit_toml(text, settings) if is_toml else _edit_properties(text, settings)
     before, after = (_flat(each, is_toml=is_toml) for each in (text, new))
     if {**before, **settings} != after:

@@ -111,7 +111,10 @@ class Mount(NamedTuple):
 
 
 def mount_of(host: Host, directory: Path) -> Mount | None:
-    """Return the mount that contains `directory`: the one with the longest path, and of equal paths the last one."""
+    """Return the mount that contains `directory`, or None if the kernel does not show it.
+
+    It is the mount with the longest path, and of equal paths the last one, which hides the earlier ones.
+    """
     found: Mount | None = None
     for line in (host.text("proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")

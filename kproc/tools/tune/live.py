@@ -70,7 +70,7 @@ class LiveProposal:
 def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float, cpus: float) -> LiveProposal:
     """Return the proposal from two responses of `status`, `seconds` apart. `cpus` is the number of available CPUs.
 
-    Raises TooQuiet if there were fewer than REQUESTS_MIN requests between them.
+    Raises TooQuiet if there were fewer than REQUESTS_MIN requests between them, or if all roles share one process.
     """
     if after["transport"] != "process":
         raise TooQuiet(

@@ -326,7 +326,10 @@ def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
 
 
 def bottleneck(sample: Sample) -> str:
-    """Return the limit of a run's throughput as text: other programs, all CPUs, the generator, a role, or "none"."""
+    """Return what limited a run's throughput, as text: other programs, all CPUs, the generator, a role, or none.
+
+    A failed run gives "failed".
+    """
     if sample.failed or not sample.seconds:
         return "failed"
     generator = sample.generator_cpu_s / sample.seconds
