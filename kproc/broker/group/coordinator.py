@@ -342,7 +342,7 @@ class GroupCoordinator:
         self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def read(self, read_state: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
-        """Read the present state. `on_done` gets the result when all of it is as durable as acks=all promises."""
+        """Read the present state. `on_done` gets an error code and the result when all of it is durable (acks=all)."""
         self._log.flush()
         # Read now and answer later: the answer must not contain a commit that a power loss could still take. An empty
         # write waits for the sync of everything before it.

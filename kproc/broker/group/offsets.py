@@ -60,7 +60,7 @@ class GroupOffsets:
     def get(
         self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID
     ) -> CommittedOffset | None:
-        """Return one offset, or None. With a topic id, an offset of an earlier topic of that name does not count.
+        """Return one committed offset, or None. With a topic id, one of an earlier topic of that name does not count.
 
         An offset of a deleted topic that is being removed does not count either.
         """

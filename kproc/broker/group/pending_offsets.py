@@ -60,7 +60,7 @@ class PendingOffsets:
             del self._producers[key.group_id]
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:
-        """Return True if an open transaction may change the offset of a partition."""
+        """Return True if an open transaction may change a group's offset of a partition."""
         return (topic, partition) in self._producers.get(group_id, ())
 
     def has_group(self, group_id: str) -> bool:

@@ -85,7 +85,7 @@ class GroupKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class CommittedOffset(msgspec.Struct, array_like=True, gc=False, kw_only=True):
-    """The offset that a group committed for one partition. Immutable after its record has been appended."""
+    """The offset that a group committed for one partition. After its record was appended, only a load changes it."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -110,7 +110,7 @@ class MemberSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A classic group as of the last completed rebalance. A group that only stores offsets has no protocol type."""
+    """A classic group as of the last completed rebalance. protocol_type is "" if the group only stores offsets."""
 
     group_id: str
     protocol_type: str

@@ -91,7 +91,7 @@ def _sync_in_parallel(points: Sequence[tuple[Log, SyncPoint]]) -> list[Outcome]:
             with ThreadPoolExecutor(_SYNC_THREADS) as pool:
                 list(pool.map(sync, *zip(*points, strict=True)))
         except RuntimeError as error:
-            # A thread cannot start. Those before it have synced their points when the pool is closed.
+            # A thread cannot start. The threads before it have synced their points when the pool is closed.
             logger.warning(
                 "syncing logs for the stop with fewer threads, because no more can start: %s", error
             )

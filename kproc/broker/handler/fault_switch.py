@@ -60,7 +60,7 @@ class FaultSwitch:
     def respond(
         self, request: HandlerRequest, operation: FaultOperation, on_reply: Callable[[OwnAnswer], None]
     ) -> None:
-        """Respond to a client's operation on fault rules."""
+        """Respond to a client's operation on fault rules, with an error without kproc.faults.enable."""
         if not self.is_enabled:
             on_reply(OwnAnswer(error=_OFF))
             return

@@ -48,7 +48,7 @@ def _count_long_polls(services: Services) -> int:
 
 
 def _is_for_home(fetch: DelayedFetch) -> bool:
-    # A topic can be named "watch", but the key of a partition has two elements.
+    # The length tells a WATCH key from the key (topic, index) of a partition whose topic is named "watch".
     return any(isinstance(key, tuple) and len(key) == 3 and key[0] == WATCH for key in fetch.watched)
 
 

@@ -214,7 +214,10 @@ class HeldConnections:
         return held
 
     def must_wait(self, client: ProcessorPeer, record: memoryview, frame: memoryview) -> bool:
-        """Park a large frame and return True if its connection is parked or too many large requests are in work."""
+        """Park a large frame and return True if its connection is parked or too many large requests are being handled.
+
+        Only the first reason applies to Produce and Fetch.
+        """
         key = record[:CONNECTION_BYTES].tobytes()
         held = client.held.get(key)
         if held is None:

@@ -46,7 +46,7 @@ class LogOpener:
         is_clean: bool,
         fs: Fs,
     ) -> None:
-        """Create the opener. `is_clean` says that the broker's last stop was clean and no Handler has died since."""
+        """Create the opener. `is_clean`: the broker's last stop was clean, and this Handler was started with it."""
         self._directory = directory
         self._config = config
         self._image = image

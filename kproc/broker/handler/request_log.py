@@ -177,7 +177,7 @@ class LoggedRequest(HandlerRequest):
         self._log = None
 
     def record_lost_answer(self, outcome: str, sent_bytes: int) -> None:
-        # The client does not get the errors in the answer either.
+        # The client does not get the answer, so the line must not show an error code of the answer.
         self.error = 0
         self._add_line(outcome, sent_bytes)
 
@@ -245,7 +245,7 @@ def _produce_topics(version: int, body: memoryview) -> list[dict[str, str]]:
 
 
 def hide_secrets(api_key: int, fields: Any) -> Any:
-    """Return a copy of the fields without values that can be secret, or the same object if the API has none."""
+    """Return a copy of the fields without values that can be secret, or the same object if the API has no secrets."""
     # These bytes are a password (PLAIN) or a token (OAUTHBEARER).
     if api_key == _AUTHENTICATE:
         return {**fields, "auth_bytes": HIDDEN}

@@ -69,7 +69,7 @@ class PartOperation(Protocol[P_contra, A_co]):
         """
 
     def send(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
-        """Call another owner for its parts. It replies with Answers, in the order of the parts."""
+        """Call another owner for its parts. `on_reply` gets Answers in the order of the parts, or Lost."""
 
     def unknown(self, part: P_contra) -> A_co:
         """Return the answer for a part whose owner died or could not be found. Its outcome is unknown."""
@@ -146,8 +146,8 @@ class OwnersRequest(Generic[P, A]):
     def _on_reply(self, ats: list[int], sent_by: int, reply: Answers | Lost) -> None:
         """Handle one owner's answers, or its death. The outcome of the parts of a dead owner is unknown.
 
-        A part that the owner rejected is routed again if our metadata is newer than `sent_by`. Otherwise its outcome
-        is unknown, too, because it would go to the same owner for ever.
+        A part that the owner rejected is routed again if the owner's metadata are newer than `sent_by`, as soon as we
+        have them. Otherwise its outcome is unknown, too, because it would go to the same owner for ever.
         """
         if isinstance(reply, Lost):
             reply = Answers([None] * len(ats), sent_by)

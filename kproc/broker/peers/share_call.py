@@ -56,7 +56,7 @@ def initialize_states(
         INITIALIZE_STATE.send_for_handler(services, items, on_done)
 
     def on_created(_reply: Changed | Lost) -> None:
-        # The calls of many groups can wait for the topic.
+        # Run `send` in a later duty cycle, because many groups can wait for this topic, and each `send` can be slow.
         services.owner.purgatory.defer(send)
 
     if services.image.topic(SHARE_STATE_TOPIC) is not None:

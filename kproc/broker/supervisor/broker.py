@@ -213,7 +213,7 @@ def _queued_requests_max(plan: BrokerPlan) -> int:
 
 
 def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler:
-    """Build one Handler. A Handler that replaces a dead one handles no request until `Handler.set_linked`."""
+    """Build one Handler. If it is started while the broker runs, it handles no request until `Handler.set_linked`."""
     config, metrics, table, syncer = plan.config, parts.metrics, parts.table, parts.syncer
     assert table is not None
     assert syncer is not None
@@ -231,7 +231,8 @@ def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler
             syncer=syncer,
             checkpoint=Checkpoint(plan.fs, directory),
             fs=counting(plan.fs, metrics.values),
-            # A Handler that died left its logs unclean, even if the broker's last stop was clean.
+            # Logs of a Handler that is started while the broker runs can be open in another Handler, or unclean after
+            # the death of one, even if the broker's last stop was clean.
             is_clean=plan.was_clean and not parts.is_restart,
         )
 

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 class CertificateRenewal:
     """Checks and renews the certificates of the TLS listeners, and keeps the result of the check of those in use.
 
-    on_change: called when the certificates in use have changed or could not be renewed, because the status shows both.
+    on_change: called when the certificates in use may have changed or a Processor could not renew them, because the
+    status shows both.
     """
 
     def __init__(

@@ -82,8 +82,8 @@ class Children:
     def start(self, role: ManagedRole, *, is_restart: bool) -> None:
         """Fork one role and send it its own descriptors and settings. `introduce` links it with its peers.
 
-        is_restart: an earlier process of the role has died in this run of the broker. Raises OSError or FatalError if
-        the host lacks a resource.
+        is_restart: the broker runs already, so the role was added by a scale-up or an earlier process of it has died.
+        Raises OSError or FatalError if the host lacks a resource.
         """
         agent, plan = role.agent, self.plan
         role.reset(self._clock.now_ns())
@@ -140,8 +140,8 @@ class Children:
         if _is_parting(one, other) or _is_parting(other, one):
             return False
         if one.agent in other.targets or other.agent in one.targets:
-            # One of the two is a leaving Processor, which migrates its connections to the other one. That one died and
-            # was restarted, so connect the two again.
+            # One of the two is a leaving Processor, which migrates its connections to the other one. The other one died
+            # and was restarted, so connect the two again.
             self.connect_migration(one, other)
             return False
         return self.regions.connect(one.child, other.child)

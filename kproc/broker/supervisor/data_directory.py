@@ -30,7 +30,7 @@ _QUORUM_STATE: Final = "quorum-state"
 
 
 def make_fs(config: Config) -> Fs:
-    """Return the file system of a broker: the real one, or in tests one that records syncs or makes none."""
+    """Return a broker's file system: the real one, for temporary data one without syncs, or one that records syncs."""
     if not config.records_syncs:
         # With kproc.flush=group a test or benchmark wants to wait for real syncs.
         return OsFs() if config.keeps_data or config.waits_for_sync else UnsyncedFs()
@@ -80,7 +80,8 @@ class DataDirectory:
     def _identify(self, config: Config) -> str:
         """Return the cluster id in meta.properties. Write the file at the first start.
 
-        Raises Corrupt if the directory belongs to another node or holds Apache Kafka's metadata.
+        Raises Corrupt if the directory belongs to another node or holds Apache Kafka's metadata, or if the file is
+        missing beside metadata.
         """
         fs, node_id = self._fs, config.node_id
         if fs.exists(self.path / METADATA_DIRECTORY / _QUORUM_STATE):

@@ -72,15 +72,15 @@ def complete_import(fs: Fs, data: Path) -> list[str]:
         _clear(fs, data / name)
         fs.rename(copy_path(data, name), data / name)
     sync_directory(fs, data)
-    # Only after the sync of the names: a power loss that kept the removal and lost the renames would leave an
-    # unfinished import without a journal.
+    # Remove the journal only after the sync of the names: a power loss that kept the removal and lost the renames would
+    # leave an unfinished import without a journal.
     fs.unlink(path)
     logger.info("partitions=imported count=%d directory=%s", len(names), data)
     return names
 
 
 def _clear(fs: Fs, target: Path) -> None:
-    """Move away the partition that a copy replaces. It is empty, because it was created with its topic."""
+    """Rename the partition that a copy replaces: for deletion if it is empty, else set it aside."""
     # The import has checked that it is empty, but somebody may have copied files back since the import was killed.
     if fs.exists(target) and holds_records(fs, target):
         set_aside(fs, target, "an interrupted import was completed, and other records were in its place")

@@ -138,8 +138,8 @@ def _import_all(
     names = [source.name for source in sources]
     try:
         copies = [_copy_partition(fs, data, image, source) for source in sources]
-        # Before the journal, so that no crash leaves an imported log that counts as cleanly closed and is
-        # opened without a check.
+        # Remove the marker of a clean stop before the journal is written. Otherwise a crash could leave an imported log
+        # that counts as cleanly closed and is opened without a check.
         checkpoints.remove_clean_shutdown(fs, data)
         # Discard the target's checkpointed offsets, which belong to the replaced files. Otherwise an imported log that
         # ends below its recovery point would be rejected.

@@ -128,7 +128,7 @@ class ListenerSet:
         self._set_endpoints(endpoints)
 
     def _set_endpoints(self, endpoints: list[ListenerEndpoint]) -> None:
-        """Set the endpoints that the status shows and that roles get which start later."""
+        """Set the endpoints for the status and for roles that start later."""
         self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
         self._children.on_change()
 

@@ -95,10 +95,11 @@ class Regions:
         child.send(start)
 
     def connect(self, one: Child, other: Child) -> bool:
-        """Link two children if their roles have a link. Both get the same region and each other's eventfd.
+        """Connect two children as their roles require: by a handoff socket pair, or by a link.
 
-        Returns False if their roles have no link. Raises BrokenPipeError or ConnectionResetError if one of them has
-        just died. The surviving child may have attached the link already, and detaches it when it gets "detach".
+        Both ends of a link get the same region and each other's eventfd. Returns False if the roles have neither.
+        Raises BrokenPipeError or ConnectionResetError if one of them has just died. The surviving child may have
+        attached the link already, and detaches it when it gets "detach".
         """
         if has_handoff(one.agent, other.agent):
             self._pair("handoff", one, other)

@@ -15,7 +15,8 @@ from types import FrameType
 def reset_inherited(*, ends_at_hangup: bool) -> None:
     """Reset the signal mask and SIGCHLD, which this process has inherited from its parent. Call it before any fork.
 
-    ends_at_hangup: SIGHUP ends this process. Then discard it if the parent has ignored it, as nohup does.
+    ends_at_hangup: True if SIGHUP ends this process. In that case a SIGHUP that the parent ignores, as nohup does, is
+    discarded.
     """
     # If SIGCHLD were ignored, the kernel would reap the roles by itself, and waitid() for them would fail.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -153,7 +153,7 @@ def complete_restore(data: Path) -> bool:
     # the restored logs need a recovery.
     (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     unpack(restore, data, _state_names(data))
-    # Last, so that a broker that is killed while it unpacks begins again at its next start.
+    # Remove the link last, so that a broker that is killed while it unpacks begins again at its next start.
     restore.unlink()
     return True
 

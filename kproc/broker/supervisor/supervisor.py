@@ -221,7 +221,7 @@ class Supervisor:
                 return None
 
     def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
-        """Run the loop until `is_so()` or until the broker must stop. At the deadline make the start fail."""
+        """Run the loop until `is_so()` is True or the broker must stop. At the deadline make the start fail."""
         while not self._must_stop and not is_so():
             if self._clock.now_ns() > deadline_ns:
                 waiting = [str(role.agent) for role in self._table if not role.is_ready]

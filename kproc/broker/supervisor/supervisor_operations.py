@@ -187,7 +187,7 @@ class SupervisorOperations:
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
     """Join the Processors' replies to `clients` into one list, and add the Processor's index to each connection.
 
-    `silent` lists the Processors that did not reply in time.
+    `silent` lists the Processors that ended or did not reply in time.
     """
     rows: list[dict[str, Any]] = []
     silent: list[int] = []

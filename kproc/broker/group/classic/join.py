@@ -103,7 +103,7 @@ class ClassicJoin:
     # group.max.size.
 
     def _fits(self, request: JoinRequest) -> bool:
-        """Return True if group.max.size permits the member. Known members may always return.
+        """Return True if group.max.size permits the member. Outside of a join phase known members may always return.
 
         In a join phase only the members that have joined count. If group.max.size was lowered, the last members to
         rejoin are therefore rejected.

@@ -104,7 +104,10 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a request of the member waits in the group. Meanwhile it cannot and need not send heartbeats."""
+        """True if a request of the member waits, so that it cannot and need not send heartbeats.
+
+        False for the first join of a new member, which has a time limit (NEW_MEMBER_JOIN_TIMEOUT_MS).
+        """
         return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
 
     def metadata(self, protocol_name: str | None) -> bytes:

@@ -97,7 +97,10 @@ class ClassicRebalance:
             self.maybe_complete_join(now_ms)
 
     def prepare(self, now_ms: int, reason: str) -> None:
-        """Start a rebalance, and fail waiting SyncGroups. Complete its join phase at once if no member is missing."""
+        """Start a rebalance, and fail waiting SyncGroups. Complete its join phase at once if no member is missing.
+
+        In an Empty group the join phase lasts for the initial delay instead (KIP-134).
+        """
         state = self._state
         if state.current is GroupState.COMPLETING_REBALANCE:
             self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)

@@ -76,7 +76,7 @@ def _admit_static(
 
 
 def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
-    """Return the metadata of a member, changed by the fields of a heartbeat that are not None."""
+    """Return `metadata`, or for None those of a new member, with the fields that a heartbeat has (not None or -1)."""
     known = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
     changes: dict[str, object] = {
         "client_id": request.client_id,

@@ -262,7 +262,7 @@ class ConsumerGroup:
     # -- step 2: the target assignment -------------------------------------------------------------------------
 
     def update_target(self, now_ms: int) -> None:
-        """Start to compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
+        """Start to compute the target assignment if it is stale, or later if the last one is too recent (KIP-1263)."""
         state, environment = self.state, self._environment
         if not state.is_target_stale or self.computation.is_running:
             return
@@ -449,7 +449,7 @@ class ConsumerGroup:
         return topic in self.state.subscribed_names()
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
+        """Return the commit's time, from which retention counts (KIP-211), or None while a member subscribes."""
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms
 
     def delete_refusal(self) -> int:

@@ -37,7 +37,7 @@ def reconcile(
 
     `subscribed` are the ids of the topics of its subscription. `reported` are the partitions that the member reports
     as owned, or None if its heartbeat does not have them. Raises FENCED_MEMBER_EPOCH for a state that a newer Kafka
-    has written, unless the member owns nothing.
+    has written, unless the member reports that it owns nothing.
     """
     if state.phase is MemberPhase.UNKNOWN:
         # A newer Kafka wrote this state, and the downgraded broker does not know what the member must give

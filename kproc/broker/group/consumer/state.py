@@ -113,7 +113,7 @@ class ConsumerGroupState:
         return self.epoch.epoch > self.target_epoch.epoch
 
     def drop_incomplete_members(self) -> None:
-        """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
+        """Remove members of which the log has no subscription, because a crash came between their tombstones."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 self._set_state(member, MemberState(0))

@@ -68,7 +68,7 @@ class TopicView:
         return {name: numbers for name, numbers in names if name is not None}
 
     def metadata_hash(self, names: Iterable[str]) -> int:
-        """Return the hash of the topics that exist, as Kafka's Utils.computeGroupHash; 0 if there are none.
+        """Return the hash of the named topics that exist, as Kafka's Utils.computeGroupHash; 0 if none exists.
 
         A group's epoch rises when the hash changes: when a topic is created, deleted, or gets more partitions.
         """
@@ -83,7 +83,7 @@ class TopicView:
         known = self._hashes.get(topic.topic_id)
         if known is not None and known[0] == count:
             return known[1]
-        # Kafka adds the sorted racks of each partition's replicas. A kproc without broker.rack has none.
+        # Kafka also hashes the sorted racks of a partition's replicas. kproc has none, because it ignores broker.rack.
         name = topic.name.encode("utf-16-le")
         # Kafka's hash4j writes numbers in little-endian order, and the length of a string in UTF-16 units after it.
         parts = bytearray([_HASH_VERSION])
