@@ -156,7 +156,7 @@ class Acceptor(Role):
         names = self._apply_limits()
         self._addresses = {name: found for name, found in self._addresses.items() if name in names}
         unknown = {name for name in names if not self._addresses.get(name)}
-        # If a look-up is pending, `_on_found` asks for the names that were added meanwhile.
+        # If a look-up is pending, `_on_found` starts another one for the names that were added meanwhile.
         if unknown and not self._lookups.is_busy:
             self._lookups.resolve(unknown, self._on_found)
             self._lookups.wait(patience_s)

@@ -24,7 +24,7 @@ def busy_between(then: Mapping[str, int], now: Mapping[str, int]) -> float | Non
 
 
 def work_of(busy: float, on_cpu: float | None) -> float:
-    """Return the busy share without the time spent waiting for a core, which another role would not take over.
+    """Return the busy share without the time spent waiting for a core, because a further role would wait, too.
 
     `on_cpu` is the share of time on a CPU; None if it is unknown, then all of `busy` counts. At least half of `busy`
     counts, because a role that waits for the disk is not on a CPU either.

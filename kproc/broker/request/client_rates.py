@@ -141,7 +141,10 @@ class ClientRates:
         return self._noted(PRODUCER_BYTE_RATE, _to_ms(self._charge(*found, count, now_ns) - now_ns))
 
     def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
-        """Return for how many more ms a client stays above its quota, or 0. Until then its Fetches get no records."""
+        """Return for how many more ms a client stays above its quota, or 0. Until then its Fetches get no records.
+
+        If it is not 0, this counts a throttled Fetch in the metrics.
+        """
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         account = None if found is None else self._accounts.get(found[0])
         if account is None:

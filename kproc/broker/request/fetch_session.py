@@ -87,7 +87,7 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
 
     def update(self, request: FetchRequest) -> None:
-        """Apply an incremental request: changed, added and forgotten partitions."""
+        """Apply an incremental request: changed, added and forgotten partitions. Then expect the next epoch."""
         for target in targets_of(request):
             known = self.targets.get(target.key)
             if known is None:
@@ -128,7 +128,7 @@ class SessionCache:
     ) -> tuple[list[FetchTarget], FetchSession | None, bool]:
         """Return (the partitions to fetch, their session or None, True if the response has only changed partitions).
 
-        Raises KafkaError with the same session error as Kafka.
+        The request may create, change or end a session. Raises KafkaError with the same session error as Kafka.
         """
         if version < 7 or request.session_epoch == FINAL_EPOCH:
             self._discard(request.session_id)

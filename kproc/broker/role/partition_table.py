@@ -106,7 +106,7 @@ class PartitionTable:
         return not self._words[partition.slot * ROW_WORDS] & 1 and self.read(partition) is None
 
     def unclosed(self, image: ClusterImage) -> str | None:
-        """Return a partition whose log was opened in this run and not closed in order by its last owner, or None.
+        """Return the name of a partition whose log was opened in this run and not closed in order, or None.
 
         Call it when all Handlers have closed. Only the table knows: a Handler's image of the metadata may be old, so it
         cannot say which logs it should have closed.

@@ -187,7 +187,7 @@ class KeySet:
         self._next_unasked_ms = 0
 
     def find(self, key_id: str | None) -> Key | None:
-        """Return the key with that id, or the only key if the id is None. Return None for an unknown key.
+        """Return the key with that id, or None. Without an id return the only key, or None if there are several.
 
         An unknown id starts a load, at most every _PAUSE_MS, because the issuer may have published a new key. Raises
         KeysAwaited while a load may still bring the key.

@@ -103,7 +103,7 @@ class CredentialShape(NamedTuple):
 
     @classmethod
     def of(cls, credential: ScramCredential) -> Self:
-        """Return these properties of a user's credential."""
+        """Return the iterations, and the length or kind of the salt, of a user's credential."""
         if _KAFKAS_SALT.fullmatch(credential.salt):
             return cls(credential.iterations, is_kafkas=True)
         return cls(credential.iterations, len(credential.salt))
