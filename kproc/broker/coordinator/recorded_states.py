@@ -82,7 +82,7 @@ class StateReplay(Generic[S]):
         self._states: dict[str, S] = {}
 
     def replay(self, key: RecordKey, value: Any) -> None:
-        """Replay one record, in the order of the log."""
+        """Replay the last record of a key. Records of different keys come in any order."""
         state = self._states.get(key.group_id)
         if state is None:
             if value is None:

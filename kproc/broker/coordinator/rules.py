@@ -125,10 +125,10 @@ class Coordinator(Protocol):
         """The unfinished work on the whole state."""
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read.
+        """Replay the last record of a key, or an update (coordinator_replay.py). Raises Corrupt if it cannot be read.
 
-        value: None for a tombstone. offset: its place in the log. producer: set if the record was written in a
-        transaction.
+        value: None for a tombstone. offset: its place in the log. producer: set if the record
+        belongs to a transaction that is still open at the end of the log.
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:

@@ -107,7 +107,7 @@ class ClassicGroups:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, group_id: str, snapshot: GroupSnapshot | None) -> None:
-        """Replay one record, in the order of the log. snapshot: None for a tombstone, which deletes the group."""
+        """Replay the last record of a group. snapshot: None for a tombstone, which deletes the group."""
         if snapshot is None:
             # A tombstone: the group was deleted. The records of its offsets have tombstones of their own.
             self._replayed.pop(group_id, None)

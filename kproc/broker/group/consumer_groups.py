@@ -118,7 +118,7 @@ class ConsumerGroups:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        """Replay the last record of a key. Raises Corrupt if it cannot be read."""
         self._replay.replay(*CONSUMER_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[ConsumerGroupState]:

@@ -132,7 +132,7 @@ class GroupCoordinator:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        """Replay the last record of a key. Raises Corrupt if it cannot be read."""
         self._loading.replay(key, value, offset, producer)
 
     def finish_loading(self, topics: KnownTopics) -> None:

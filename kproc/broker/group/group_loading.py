@@ -47,7 +47,7 @@ class GroupLoading:
         self._unknown_types: set[int] = set()
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the order of the log. Skip one of an unknown type. Raises Corrupt if it is damaged."""
+        """Replay the last record of a key. Skip a record of an unknown type. Raises Corrupt if it is damaged."""
         if key is not None and CONSUMER_RECORDS.has(key):
             self._consumers.replay(key, value)
             return

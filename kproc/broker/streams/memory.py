@@ -24,7 +24,7 @@ _OFFSET_BYTES: Final = 200
 
 
 class StreamsMemory:
-    """The counted contents of one group. The group and its members refer to them, so they are released together."""
+    """Counts the contents of one group. The group and its members hold their counts, which are released with them."""
 
     __slots__ = ("_contents", "_group_id", "_topology")
 
@@ -67,7 +67,7 @@ class StreamsMemory:
     ) -> None:
         """Store the offsets that a member reports, and count the member. None does not change the offsets.
 
-        Discard all offsets of the member if they have no room. They only help to choose the members of tasks.
+        Discard all offsets of the member if they exceed the Handler's limit of memory. They only help the assignor.
         """
         if offsets is not None:
             member.task_offsets = offsets

@@ -20,7 +20,10 @@ TaskOffsets = tuple[tuple[Task, int], ...]
 
 
 class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A StreamsGroupHeartbeat request. None means that the value of the last request still holds."""
+    """A StreamsGroupHeartbeat request. None means that the value of the last request still holds.
+
+    In a request that joins, None as the endpoint means that the member has none.
+    """
 
     member_id: str
     member_epoch: int

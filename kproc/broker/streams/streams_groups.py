@@ -74,7 +74,7 @@ class StreamsGroups:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        """Replay the last record of a key. Raises Corrupt if it cannot be read."""
         self._replay.replay(*STREAMS_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[StreamsGroupState]:

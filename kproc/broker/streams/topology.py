@@ -182,7 +182,7 @@ class ConfiguredSubtopology(msgspec.Struct, frozen=True):
 
 
 class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """A topology that was fitted to the existing topics. The application runs no tasks while it has a problem."""
+    """A topology that was fitted to the existing topics. The application runs no tasks while `problem` is set."""
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology]  # Subtopology id -> subtopology, sorted by id.
@@ -211,7 +211,7 @@ class _NotConfigurable(Exception):
 def configure_topology(topology: Topology, counts: PartitionCounts) -> ConfiguredTopology:
     """Fit a topology to the existing topics.
 
-    The result contains a problem that a change of the topics can solve, such as a missing topic. Raises
+    The result has a `problem` if a change of the topics could solve it, such as a missing topic. Raises
     STREAMS_INVALID_TOPOLOGY for a topology that can never be configured.
     """
     try:

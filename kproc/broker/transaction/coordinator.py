@@ -95,7 +95,7 @@ class TransactionCoordinator:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if the record cannot be decoded."""
+        """Replay the last record of a transactional id. Raises Corrupt if the record cannot be decoded."""
         del offset, producer  # The latest record of an id is its state.
         try:
             name, transaction = decode_record(key, value)
@@ -161,7 +161,7 @@ class TransactionCoordinator:
             reply(Granted(decision))
 
     def add(self, name: str, request: AddRequest, on_code: OnCode) -> None:
-        """Add partitions to a transaction. `on_code` is called when they are durable.
+        """Add partitions to a transaction. `on_code` gets NONE when they are durable, or an error.
 
         An add that arrives before the previous transaction is completed waits for its end, at most
         add.partitions.to.txn.retry.backoff.max.ms (KIP-890).

@@ -59,5 +59,5 @@ class Overview(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True if the transaction is ongoing or its markers are being written, so that it holds partitions."""
+        """True if the transaction is ongoing or its markers are being written. Consumers may wait for its end."""
         return self.transaction.state in (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)

@@ -15,7 +15,7 @@ LOCK_STEP_MS: Final = 100
 
 
 def lock_deadline_ms(now_ms: int, duration_ms: int) -> int:
-    """Return the deadline of a lock that begins now: the next multiple of LOCK_STEP_MS."""
+    """Return the deadline of a lock that begins now: its end, rounded up to a multiple of LOCK_STEP_MS."""
     return -(-(now_ms + duration_ms) // LOCK_STEP_MS) * LOCK_STEP_MS
 
 

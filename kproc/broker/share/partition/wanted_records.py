@@ -118,7 +118,7 @@ class WantedRecords(msgspec.Struct):
 
 
 def _throttled_size(run: Run, rules: Rules) -> int:
-    """Return how many records of a run are delivered together because of earlier deliveries. 0: no limit."""
+    """Return how many records of a run may be delivered together after its earlier deliveries. 0: no limit."""
     limit = max(2, -(-rules.delivery_count_max // 2))
     if run.delivery_count < limit:
         return 0

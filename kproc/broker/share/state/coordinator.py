@@ -127,7 +127,7 @@ class ShareCoordinator:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        """Replay the last snapshot, or an update behind it. Raises Corrupt if it cannot be read."""
         del producer  # This topic has no transactional records.
         try:
             share_key, content = decode_share_record(key, value)
