@@ -233,7 +233,7 @@ class PipelineRun:
             if PYTHON_TOO_SLOW in str(failure) and entry.restarts < RESTARTS_MAX:
                 entry.restarts += 1
                 self._screen.print_note(
-                    f"{entry.sink.name}: Python did not start in Spark's 10 s, on a busy machine: again"
+                    f"{entry.sink.name}: Python did not start within Spark's 10 s: starting the query again"
                 )
                 entry.query = self._started(entry.sink, entry.frame)
                 self._wait_until_started(entry.query, signals)

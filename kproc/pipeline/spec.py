@@ -121,7 +121,9 @@ def _parts(
 
 def _head(head: SpecTable, directory: Path, outside: Outside) -> tuple[str, str, Defaults]:
     name = name_of(head, DIRECTORY)
-    checkpoint = local_path(directory, head.need_text("checkpoint", ": the directory of what has been done"))
+    checkpoint = local_path(
+        directory, head.need_text("checkpoint", ": the directory of the queries' progress")
+    )
     bootstrap, client_config = head.text("bootstrap"), head.text("client_config")
     if client_config is not None:
         client_config = local_path(directory, client_config)

@@ -102,7 +102,7 @@ class LookUp:
         if missing and not missing_ok:
             raise UnknownTopic(
                 f"there is no topic {', '.join(missing)} on {self._options.bootstrap}; "
-                "`kproc topic create` makes one, subscribePattern does not mind"
+                "create it with `kproc topic create`, or use subscribePattern, which accepts missing topics"
             )
         return sorted(
             TopicPartition(topic.name, index) for topic in topics.values() for index in topic.leaders

@@ -345,7 +345,7 @@ class BatchProducer:
                 self._handle_result(*found, row)
         node.requests.popleft()
         for lane, batch in request.batches.values():
-            self._retry(lane, batch, f"{node} left it out of its answer")
+            self._retry(lane, batch, f"{node} left the batch out of its response")
 
     def _handle_result(self, lane: Lane, batch: QueuedBatch, row: dict[str, Any]) -> None:
         code = row["error_code"]

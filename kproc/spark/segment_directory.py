@@ -85,8 +85,8 @@ class SegmentDirectory:
             pause(_SWAP_PAUSE_MS)
         else:
             raise HalfReplaced(
-                f"{self}: {swaps[0]} is neither in force nor gone: its broker ended while it compacted the log, "
-                "and sets that right when it starts"
+                f"{self}: {swaps[0]} is left from a compaction that the end of the broker interrupted: start the "
+                "broker, which completes or discards the compaction"
             )
         parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
         return sorted(base for base in parsed if base is not None)

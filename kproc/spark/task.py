@@ -83,7 +83,7 @@ class _Task:
             elif self._clock.now_ns() - moved_ns > self._options.poll_ms * NS_PER_MS:
                 self._report(
                     f"{self._wanted.partition} returned no records at offset {offset} for {self._options.poll_ms} ms, "
-                    f"its log has up to {fetched.high_watermark}, and {self._wanted.end} was its end before"
+                    f"its log ends at {fetched.high_watermark}, and the read was planned up to {self._wanted.end}"
                 )
                 break
         yield from decoder.flush()
@@ -146,7 +146,7 @@ class _Task:
         log_start = self._from_log_start(offset)
         if log_start > offset:
             return log_start
-        self._report(f"offset {offset} of {self._wanted.partition} is behind the end of its log")
+        self._report(f"offset {offset} of {self._wanted.partition} is above the end of its log")
         return self._wanted.end
 
     def _report(self, text: str) -> None:

@@ -63,7 +63,7 @@ def _choose(ask: Ask, login: ClientLogin, address: str) -> None:
         )
     if code:
         raise SecurityFailed(
-            f"{address} refuses a login: {error_text(code)}; is security.protocol its listener's?"
+            f"{address} refuses a login: {error_text(code)}; does security.protocol match its listener?"
         )
 
 
@@ -130,7 +130,7 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
     # in constant time, as every secret.
     if not hmac.compare_digest(server_final.split(b",", 1)[0], expected):
         raise SecurityFailed(
-            f"{address} cannot prove that it knows the password of {login.username}: is it ours?"
+            f"{address} cannot prove that it knows the password of {login.username}: is it the right broker?"
         )
 
 
@@ -158,7 +158,7 @@ def _scram_challenge(server_first: str, address: str, nonce: str) -> _ScramChall
     # client's proof by brute force.
     if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
         raise SecurityFailed(
-            f"{address} asks for {iterations} iterations of SCRAM: {_ITERATIONS_MIN} is the least"
+            f"{address} asks for {iterations} iterations of SCRAM: {_ITERATIONS_MIN} to {_ITERATIONS_MAX} are accepted"
         )
     return _ScramChallenge(server_nonce, salt, iterations)
 

@@ -138,7 +138,7 @@ def _python_login(login: ClientLogin | None) -> dict[str, Any]:
         return {}
     if login.mechanism == "OAUTHBEARER" or login.is_delegation_token:
         raise ConfigError(
-            f"sasl.mechanism: {login.mechanism} tokens are given to this client by its own means"
+            f"sasl.mechanism: pass {login.mechanism} tokens to kafka-python or aiokafka by their own arguments"
         )
     return {
         "sasl_mechanism": login.mechanism,
@@ -149,5 +149,5 @@ def _python_login(login: ClientLogin | None) -> dict[str, Any]:
 
 def _pem_location(store: Store) -> str:
     if not store.location or store.type == "PKCS12" or not is_pem_file(store.location):
-        raise ConfigError("this client takes certificates and keys as PEM files")
+        raise ConfigError("kafka-python takes certificates and keys only as PEM files")
     return store.location

@@ -262,7 +262,7 @@ CHECKS: Final = (
     ),
     HostCheck(
         "net.ipv4.tcp_max_syn_backlog", _at_least("proc/sys/net/ipv4/tcp_max_syn_backlog", 1024), ">= 1024",
-        "half-open connections beyond it are dropped or answered by SYN cookies, without their options",
+        "half-open connections beyond it are dropped, or answered by SYN cookies without TCP options",
         _sysctl("net.ipv4.tcp_max_syn_backlog", "4096"),
     ),
     HostCheck(
@@ -272,7 +272,7 @@ CHECKS: Final = (
     ),
     HostCheck(
         "thp.enabled", _huge_pages("sys/kernel/mm/transparent_hugepage/enabled"), "madvise or never",
-        "always makes forked roles copy 2 MB where they write a word, and compaction of memory stalls them",
+        "with `always` a forked role copies 2 MB where it writes a word, and compaction of memory stalls it",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     ),
     HostCheck(
@@ -297,17 +297,17 @@ CHECKS: Final = (
     ),
     HostCheck(
         "python.build", _python, "of the distribution, or built with --enable-optimizations",
-        "without profiles, and as a shared library, twice the cycles were measured for the same Python code",
+        "a shared library without profile-guided optimisation needed twice the cycles for the same Python code",
         "apt's, a container's or uv's; PYTHON_CONFIGURE_OPTS='--enable-optimizations --with-lto' pyenv install",
     ),
     HostCheck(
         "cpu.governor", _governor, "performance or schedutil",
-        "others raise the clock late: roles sleep and wake thousands of times a second",
+        "others raise the CPU's frequency too late for roles that sleep and wake thousands of times a second",
         "cpupower frequency-set -g performance",
     ),
     HostCheck(
         "mm.page_reporting", _page_reporting, "off",
-        "the guest gives free pages back and pays for each again: 10 us for 4 KB of new page cache were measured",
+        "the guest returns free pages to its host, and using one again is slow: 10 us for 4 KB of new page cache",
         "page_reporting.page_reporting_order=11 on the kernel's command line, or a balloon device that does not report",
     ),
     HostCheck(

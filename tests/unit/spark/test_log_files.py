@@ -172,7 +172,7 @@ def test_a_replacement_that_is_under_way_is_waited_for(
     files = files_of(rig)
     go_on = merge(rig, files.segments.bases()[:3])
     monkeypatch.setattr(segment_directory, "pause", lambda _ms: None)
-    with pytest.raises(HalfReplaced, match=r"0000\.log\.swap is neither in force nor gone"):
+    with pytest.raises(HalfReplaced, match=r"0000\.log\.swap is left from a compaction"):
         files.find_start_offset()
     monkeypatch.setattr(segment_directory, "pause", lambda _ms: go_on())
     assert files.find_start_offset() == 0
