@@ -57,7 +57,7 @@ class AsyncRule:
         return await asyncio.to_thread(lambda: self.rule.counts)
 
     async def hits(self) -> int:
-        """Return the number of requests on which the rule has acted."""
+        """Return the number of requests (for a fault of the disk: of writes or syncs) on which the rule has acted."""
         return (await self.counts()).hits
 
     async def wait_for_hits(self, hits: int = 1, *, timeout_s: float = 10.0) -> None:

@@ -124,12 +124,12 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """Number of requests, or for a fault of the disk writes or syncs, on which the rule has acted."""
+        """Number of requests (for a fault of the disk: of writes or syncs) on which the rule has acted."""
         return self.counts.hits
 
     @property
     def matches(self) -> int:
-        """Number of requests, or for a fault of the disk writes or syncs, that met the rule's conditions."""
+        """Number of requests (for a fault of the disk: of writes or syncs) that met the rule's conditions."""
         return self.counts.matches
 
     def wait_for_hits(self, hits: int = 1, *, timeout_s: float = 10.0) -> None:

@@ -14,7 +14,10 @@ _P = TypeVar("_P", bound=Partition)
 
 
 class FetchLimits(NamedTuple):
-    """Limits of a Fetch: it returns at most `max_bytes`, and waits up to `wait_ms` until it has `min_bytes`."""
+    """Limits of a Fetch: it returns at most `max_bytes`, and waits up to `wait_ms` until it has `min_bytes`.
+
+    It returns the first batch even if that is larger.
+    """
 
     max_bytes: int
     min_bytes: int = 1

@@ -45,7 +45,7 @@ class Containment:
         self._places: set[tuple[str, str, int]] = set()
 
     def run(self, what: str, owner: Owner | None, work: Callable[..., object], *arguments: Any) -> bool:
-        """Run `work` for `owner`. Return False if `work` raised an exception.
+        """Run `work` for `owner`. Return False if an exception of `work` was contained. A FatalError propagates.
 
         `what` is the subject of the log line "... failed".
         """
@@ -60,7 +60,7 @@ class Containment:
         return True
 
     def caught(self, what: str, error: Exception, owner: Owner | None = None) -> None:
-        """Count and log an exception, and fail its owner.
+        """Count and log an exception, and fail its owner. Raise a FatalError again instead.
 
         Hot paths call this in their own `except`, to save the call of `run`.
         """

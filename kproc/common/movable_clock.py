@@ -19,8 +19,8 @@ LEAD_NS_MAX: Final = 100 * 366 * 86_400 * 1_000_000_000
 class MovableClock:
     """The host's clocks plus a lead, or a frozen time. Time never runs backwards in one process.
 
-    The word is `value << 1 | is_frozen`. The value is the lead in ns, or the frozen time. It is one word,
-    because a reader must never combine an old lead with a new state.
+    The state is one word of shared memory: `value << 1 | is_frozen`. The value is the lead in ns, or the frozen time.
+    It is one word, because a reader must never combine an old value with a new `is_frozen`.
     """
 
     __slots__ = ("_last_ns", "_wall_offset_ns", "_words", "host_ns")

@@ -203,9 +203,9 @@ class _Server(ThreadingHTTPServer):
         self.shut_for_reading(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
 
     def shut_for_reading(self, started_before_ns: int) -> None:
-        """Shut down connections for reading that are older and have not sent the token, so that their threads end.
+        """Shut connections down for reading, so that their threads end. Operations in progress still respond.
 
-        Operations in progress still respond.
+        These are connections that were accepted before `started_before_ns` and have not sent the token.
         """
         for request, start_ns in tuple(self._connections.items()):
             if start_ns < started_before_ns:

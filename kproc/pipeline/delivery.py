@@ -13,7 +13,7 @@ from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, parse_sink_opt
 
 
 def with_deliveries(pipeline: Pipeline, note: Callable[[str], None]) -> Pipeline:
-    """Return the pipeline with a delivery chosen for each topic sink without the key `delivery`.
+    """Return the pipeline with a delivery chosen for each topic sink of kproc's connector that has none.
 
     Call `note` with a warning for each sink that gets at-least-once.
     """

@@ -26,7 +26,7 @@ DEFAULT_MASTER: Final = "local[*,4]"
 
 @dataclass(frozen=True)
 class Trigger:
-    """Trigger of a query's batches: every `interval_ms`, `available-now`, or `once` (one batch)."""
+    """Trigger of batches: every `interval_ms`, `available-now` (all present records, then the end), or `once` (one)."""
 
     kind: str = "interval"
     interval_ms: int = 1000

@@ -22,8 +22,8 @@ __all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark", "topi
 def register(spark: SparkSession) -> None:
     """Register every format of kproc with the session, independently of other installed packages.
 
-    Also make the session the calling thread's active one. Spark looks there for a sink in Python, and a thread that a
-    program starts has none.
+    Also make the session the calling thread's active one. Spark finds a sink in Python only by the active session, and
+    a thread that a program starts has none.
     """
     require_spark()
     from kproc.spark.segments import KprocLogDataSource

@@ -389,7 +389,7 @@ class _Aborted:
     def on_marker(self, producer: int, last_offset: int, kind: int) -> None:
         """Handle the marker that ends a producer's transaction.
 
-        Later batches of the producer are of another transaction.
+        After an abort marker, batches of the producer are of another transaction. A commit marker changes nothing.
         """
         self._start_until(last_offset)
         if kind == _ABORT:

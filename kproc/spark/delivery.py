@@ -86,7 +86,7 @@ class BatchIdentity(NamedTuple):
 
 
 def batch_write(once: ExactlyOnce) -> BatchIdentity:
-    """Return the identity of a batch write."""
+    """Return the identity of a batch write. Its name is random without txnAppId."""
     # A write without txnAppId gets a random name, which only the attempts of its own tasks share. A repeated write is
     # not recognised.
     return BatchIdentity(
@@ -95,7 +95,7 @@ def batch_write(once: ExactlyOnce) -> BatchIdentity:
 
 
 def stream_write(query_id: str | None, batch_id: int | None) -> BatchIdentity:
-    """Return the identity of a micro-batch. Raise WriteFailed if Spark does not provide it."""
+    """Return the identity of a micro-batch. Raise WriteFailed if Spark does not provide query id and batch number."""
     if query_id is None or batch_id is None:
         raise WriteFailed(
             f"delivery={EXACTLY_ONCE}: Spark does not tell the query's id and its batch's number"

@@ -55,7 +55,7 @@ class NullHeader(Exception):
 
 
 class RowColumns(NamedTuple):
-    """Records as columns of equal length. A column is None if no record has a value in it."""
+    """Records as columns of equal length. `keys` and `headers` are None if no record has any."""
 
     values: pa.Array
     keys: pa.Array | None

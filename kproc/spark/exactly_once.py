@@ -351,7 +351,7 @@ def encode_slots(slots: Sequence[Slot]) -> list[str]:
 
 
 def chunk_count(text: str) -> int:
-    """Return the number of a decision's texts, which its first text has. Raise ClientError if it is not a decision."""
+    """Return the number of texts of a decision, by its first text. Raise ClientError if that is of no decision."""
     count = text.partition(" ")[0]
     if not count.isdecimal() or not int(count):
         raise ClientError(f"not a decision of kproc's sink: {text[:40]!r}")

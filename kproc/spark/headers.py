@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def header_array(
     raw: bytes, at: Array | None, counts: Array | None, ends: Array, arrow_type: pa.DataType
 ) -> pa.Array:
-    """Return the column of headers.
+    """Return the column of headers, with null for a record without headers.
 
     at: position of each record's first header in `raw`. counts: number of headers of each record. ends: position after
     each record.

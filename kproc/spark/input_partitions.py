@@ -58,7 +58,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Return the records of a task.
 
-    If the read has no ranges, Spark still creates one task, whose partition has no range.
+    If the read has no ranges, Spark still creates one task, whose partition has no range. It has no records.
     """
     parts: tuple[TopicRange, ...] = ()
     if isinstance(partition, TopicRange):

@@ -220,14 +220,14 @@ class LookUp:
             pause(SETTLE_PAUSE_MS)
 
     def starting(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the offsets at which a new query begins, by its option (startingOffsets or startingTimestamp)."""
+        """Return the offsets where a new query begins, by an option such as startingOffsets or startingTimestamp."""
         return self._resolve(self._options.starting, partitions, is_start=True)
 
     def bounds(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Return the offsets at which a batch query begins and ends, by its options.
 
-        Both have the same partitions. Raises UnknownTopic if a partition is deleted between the requests for start and
-        end.
+        Both have the same partitions. Reports a start above the end as a loss. Raises UnknownTopic if a partition is
+        deleted between the requests for start and end.
         """
         start = self._resolve(self._options.starting, partitions, is_start=True)
         end = self._resolve(self._options.ending, partitions, is_start=False)

@@ -120,7 +120,10 @@ class SegmentDirectory:
         return self.directory / segment_file_name(base, LOG_SUFFIX)
 
     def open(self, base: int) -> int:
-        """Open a segment by its base offset. Raise FileNotFoundError if it was deleted or merged into another one."""
+        """Open a segment by its base offset, also if it was renamed to `.deleted`.
+
+        Raises FileNotFoundError if the broker has unlinked the file.
+        """
         path = self.path(base)
         try:
             return open_regular(path, os.O_RDONLY)

@@ -59,7 +59,7 @@ def _login(login: ClientLogin) -> dict[str, Any]:
 def _token(login: ClientLogin) -> tuple[str, float]:
     """Return the OAuth token and its expiry in seconds since 1970.
 
-    For a token whose `exp` cannot be read, return 1 hour from now.
+    If the token's `exp` cannot be read, the expiry is 1 hour from now.
     """
     token = bearer_token(login)
     try:

@@ -325,7 +325,7 @@ class LoadRun:
         return answer
 
     def run(self, seconds: float, on_progress: Callable[[float], None], every_s: float) -> float:
-        """Run the load and return its duration in seconds. Raises the first error of a connection.
+        """Run the load for up to `seconds`, and return its duration in seconds. Raises the first error of a connection.
 
         on_progress: called every `every_s` seconds with the time since the start.
         """

@@ -88,7 +88,7 @@ def produce_request(
 
 
 def base_offset(answer: Mapping[str, Any]) -> int:
-    """Return the offset in the response to a Produce of one batch. Raises ApiError."""
+    """Return the base offset in the response to a Produce of one batch. Raises ApiError."""
     (topic,) = answer["responses"]
     (row,) = topic["partition_responses"]
     if row["error_code"]:

@@ -124,7 +124,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """Result of one run. A failed run has the reason in `failed` and no measured values. It is shown, too."""
+    """Result of one run. A failed run has the reason in `failed` and no measured values."""
 
     layout: ProcessCounts
     round: int
@@ -315,7 +315,7 @@ def run_rounds(
 
 
 def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
-    """Return the CPU seconds of all programs on this machine and stolen time. 0 if /proc/stat is not readable."""
+    """Return the CPU seconds of all programs since the boot, and stolen time. 0 if /proc/stat is not readable."""
     try:
         fields = stat.read_text(encoding="ascii").splitlines()[0].split()
     except (OSError, IndexError):
