@@ -29,7 +29,7 @@ class TopicCoordinators(Generic[C]):
         self._runtime = runtime
 
     def partition_of(self, name: str) -> PartitionImage | None:
-        """Return the partition whose coordinator is responsible for a name. None before the topic exists.
+        """Return the partition whose coordinator has the state of a name, such as a group id. None without the topic.
 
         Only the partitions that the topic was created with count. Otherwise adding partitions would change the
         coordinators of names that are stored already.

@@ -232,7 +232,7 @@ class StreamsGroup:
     def _update_member(
         self, known: StreamsGroupMember | None, request: StreamsHeartbeat, topology: Topology
     ) -> StreamsGroupMember:
-        """Update the values of a member that no record has, after its records were written. Return the member."""
+        """Store the task offsets that a member reports, in memory only. Return the member, which has records now."""
         if known is not None and known.member_id != request.member_id:
             self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]

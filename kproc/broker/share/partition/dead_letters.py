@@ -357,7 +357,7 @@ class DeadLetterWriter:
         return True
 
     def _wait(self, partition: SharePartition, queue: _Queue, pause_ms: int) -> None:
-        """Continue with a share partition after a pause. If it copies records, it is the only one in a duty cycle."""
+        """Continue with a share partition after a pause, with at most one that copies records in a duty cycle."""
         due_ns = self._services.clock.now_ns() + pause_ms * NS_PER_MS
         self._services.owner.purgatory.watch(_DeadLetterPause(self, partition, due_ns), ())
         queue.is_waiting = True

@@ -98,7 +98,7 @@ class SharePartitions:
 
     @property
     def has_room(self) -> bool:
-        """False if the Handler has RUNS_MAX runs. Then records that were never delivered cannot be acquired."""
+        """False if the Handler has RUNS_MAX runs. Then only share partitions with released records give any."""
         return self._run_count < RUNS_MAX
 
     def now_ms(self) -> int:

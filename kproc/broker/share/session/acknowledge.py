@@ -86,7 +86,7 @@ class Acknowledgements:
                 self._add(topic["topic_id"] or bytes(16), row, denied, rules)
 
     def _add(self, topic_id: bytes, row: Fields, denied: Collection[str], rules: RenewRules) -> None:
-        """Check the acknowledgements of one partition, in Kafka's order of errors."""
+        """Validate a partition's acknowledgements in Kafka's order. Store the error, or add them to those to send."""
         key = topic_id, row["partition_index"]
         batches = [
             AcknowledgeBatch(each["first_offset"], each["last_offset"], each["acknowledge_types"])
