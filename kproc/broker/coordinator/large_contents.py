@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from kproc.common.errors import ErrorCode, KafkaError
 
-# Contents with more bytes than the first number are counted. All counted contents of a Handler together may have the
-# second number of bytes. Kafka's clients send some hundred bytes.
+# Only contents with more than LARGE_BYTES bytes are counted. All counted contents of a Handler together may have
+# LARGE_BYTES_MAX bytes. Kafka's clients send some hundred bytes.
 LARGE_BYTES: Final = 16 << 10
 LARGE_BYTES_MAX: Final = 64 << 20
 # The memory of a name or protocol beside the string: its place in the tuple, and its row in the counts of its group.
@@ -22,7 +22,7 @@ _ROW_BYTES: Final = 80
 
 
 class SubscriptionContent(NamedTuple):
-    """Topic names of a member, and its name and metadata for each protocol if it speaks the classic protocol."""
+    """The topic names of a member. For the classic protocol also the name and metadata of each of its protocols."""
 
     topic_names: tuple[str, ...] = ()
     protocols: tuple[tuple[str, bytes], ...] = ()

@@ -283,7 +283,7 @@ class TransactionCoordinator:
         self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
 
     def finish_write(self, entry: Entry) -> None:
-        """Count the end of a write. When none is pending, resume the AddPartitionsToTxn requests that wait."""
+        """Count the end of a write. When the id has no other write, resume its waiting AddPartitionsToTxn requests."""
         if not entry.finish_write() or self._is_over:
             return
         if entry.appended is None:

@@ -428,7 +428,7 @@ class ShareGroup:
         return topic in self.state.subscribed_names()
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """Return the wall time (ms since 1970) from which an offset's retention counts.
+        """Return the wall time (ms since 1970) from which an offset's retention counts: that of its commit.
 
         A share group can have committed offsets from before it was a share group.
         """

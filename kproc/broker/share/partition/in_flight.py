@@ -72,7 +72,7 @@ class DeadLetters(NamedTuple):
 
 
 class InFlightRecords:
-    """The window of one partition in one share group."""
+    """The window of one partition in one share group: the records that the group has begun to deliver."""
 
     __slots__ = ("_available", "_finished_count", "_locks", "_runs", "rules", "start_offset")
 

@@ -124,8 +124,8 @@ class Runs:
         begin = max(bisect_right(self._runs, first, key=_first_of) - 2, 0)
         end = bisect_right(self._runs, last, key=_first_of) + 1
         joined: list[Run] = []
-        # Join now, because each acknowledgement of single records divides runs. Without this, memory and the
-        # cost of a look-up would grow with every record of the window.
+        # Each acknowledgement of single records divides runs. If equal neighbours were not joined again, memory
+        # and the cost of a look-up would grow with every record of the window.
         for run in self._runs[begin:end]:
             if joined and joined[-1].is_like(run):
                 joined[-1].last = run.last
