@@ -139,7 +139,7 @@ class ClassicGroups:
         group.sync(request, self._timing.now_ms(), partial(self.responses.enqueue, reply))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
-        """Handle a Heartbeat: renew the member's session. Return the error code."""
+        """Handle a Heartbeat: renew the session. Return NONE, REBALANCE_IN_PROGRESS to join again, or an error."""
         group = self.find(group_id)
         if group is None or not group_id:
             return _unknown_member(group_id)

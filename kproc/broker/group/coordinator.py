@@ -211,7 +211,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
     ) -> Code:
-        """Handle a Heartbeat: renew the session of a classic member. Return the error code."""
+        """Handle a Heartbeat of a classic member. Return NONE, REBALANCE_IN_PROGRESS to join again, or an error."""
         consumer_group = self._consumers.find(group_id)
         if consumer_group is not None:
             code = self._consumers.heartbeat_classic(consumer_group, member_id, group_instance_id, generation)

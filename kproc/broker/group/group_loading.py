@@ -68,8 +68,8 @@ class GroupLoading:
         key_of, content = decoded
         if isinstance(key_of, OffsetKey):
             assert content is None or isinstance(content, CommittedOffset)
-            # A tombstone: the offset was deleted or has expired. Compaction may have removed the commit
-            # before it.
+            # A tombstone: the offset was deleted or has expired. The commit before it is not replayed, because only the
+            # last record of a key is.
             if content is None:
                 self._offsets.remove(key_of)
             else:
@@ -81,7 +81,7 @@ class GroupLoading:
     def build_groups(self, topics: KnownTopics) -> Work:
         """Build the groups from the replayed records, in steps.
 
-        Called after the replay of the whole log, because a record replaces the earlier ones with the same key.
+        Called after the replay of the whole log, because the records of a group are replayed in any order.
         """
         yield from self._classic.restore_replayed()
         for state in self._consumers.pop_replayed():

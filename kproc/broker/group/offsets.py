@@ -83,7 +83,7 @@ class GroupOffsets:
     def put(
         self, key: OffsetKey, value: CommittedOffset, record_offset: int, producer: Producer | None
     ) -> None:
-        """Store an offset whose record was appended at `record_offset`, pending if it is in a transaction."""
+        """Store an offset whose record was appended at `record_offset`, pending if it has a `producer`."""
         value.record_offset = record_offset
         if producer is None:
             self._store(key, value)

@@ -491,7 +491,7 @@ class ClientRequests:
     def _handle_metered(
         self, client: ProcessorPeer, request: HandlerRequest, body: memoryview
     ) -> Destination | None:
-        """Handle a request while quotas are set. Measure its time if it counts for a request_percentage quota.
+        """Handle a request as `_handle` does. Measure its time if it counts for a request_percentage quota.
 
         The append queue is flushed before and after a measured request, so that only its own append is measured.
         """

@@ -80,7 +80,7 @@ def _sync_logs(partitions: Sequence[OwnedPartition], errors: list[OSError]) -> s
 
 
 def _sync_in_parallel(points: Sequence[tuple[Log, SyncPoint]]) -> list[Outcome]:
-    """Sync each point once. This thread syncs what no other thread has, if the host has no more threads."""
+    """Sync each point once and return the outcomes. If no more threads can start, this one syncs the other points."""
     outcomes: list[Outcome] = []
 
     def sync(log: Log, point: SyncPoint) -> None:

@@ -96,7 +96,7 @@ class HeldConnection:
     def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Park a frame that came in the same record as the large request."""
+        """Park a frame of a record with several frames. Return True, as a fast path that has handled its request."""
         head = HEAD.pack(connection_id, sequence, listener, flags)
         self._park(bytearray(b"".join((head, len(frame).to_bytes(4, "big"), frame))))
         return True

@@ -302,7 +302,7 @@ class PartitionTransfer:
     # -- transfer from another Handler -------------------------------------------------------------------------
 
     def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
-        """Raise PartitionMoving while another Handler may have this log open."""
+        """Raise PartitionMoving while another Handler may have this log open, or if its opening is deferred."""
         if key not in self._arrivals:
             if self._may_be_held(key, row):
                 # This Handler was restarted after the delta that transferred the partition, so it never claimed it.

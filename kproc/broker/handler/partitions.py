@@ -146,7 +146,7 @@ class Partitions:
             owned.on_synced(OSError(owned.log.state.offline_reason))
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
-        """Return the partition if it is already open."""
+        """Return the partition, or None if it is not open."""
         return self._open.get(key)
 
     def opened(self) -> list[OwnedPartition]:
@@ -305,7 +305,7 @@ class Partitions:
         self.purgatory.check(key)
 
     def row(self, partition: PartitionImage) -> PartitionRow | None:
-        """Return the partition's row, as its owner last published it."""
+        """Return the partition's row as last published. None if no owner wrote it, or one died while writing it."""
         return self._table.read(partition)
 
     def row_stores(self, partition: PartitionImage) -> int:

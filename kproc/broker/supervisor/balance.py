@@ -144,7 +144,7 @@ class Balancer:
 def _moves(
     roles: list[ManagedRole], loads: dict[AgentId, float], held: dict[AgentId, int]
 ) -> list[tuple[ManagedRole, ManagedRole, int]]:
-    """Plan migrations from Processors above the mean load to those below it.
+    """Return migrations from Processors above the mean load to those below it: (source, target, connections).
 
     Each connection of a source is assumed to have the source's mean load per connection.
     """

@@ -269,7 +269,7 @@ class Reloader:
 
 
 def _values(config: Config) -> dict[str, str | None]:
-    """Return every setting as text by name, including settings of single listeners."""
+    """Return every setting as text, or None if it is not set, by name. Include settings of single listeners."""
     values = {
         name: _text(getattr(config, row.field_name))
         for name, row in SETTINGS.items()
@@ -280,7 +280,7 @@ def _values(config: Config) -> dict[str, str | None]:
 
 
 def _text(value: object) -> str | None:
-    """Format a value as a client sends it in IncrementalAlterConfigs."""
+    """Format a value as a client sends it in IncrementalAlterConfigs, secrets in clear text. None if it is not set."""
     return value.reveal() if isinstance(value, Secret) else wire_text(value)
 
 

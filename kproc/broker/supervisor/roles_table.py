@@ -141,7 +141,7 @@ class RolesTable:
         return [each for each in self.of(HANDLER) if not each.is_leaving]
 
     def processors(self, pool: str | None = None) -> list[ManagedRole]:
-        """Return the Processors of one set or of all sets that are not leaving, without the control listener's."""
+        """Return the Processors that are not leaving, of the set `pool` or for None of all sets but the control one."""
         return [
             each
             for each in self.of(PROCESSOR)

@@ -13,7 +13,7 @@ from kproc.common.errors import ErrorCode
 
 
 def _differs(of_request: str | None, of_group: str | None) -> bool:
-    """Compare a protocol's type or name (KIP-559). Requests before v5 have none, which fits any group."""
+    """Return True if a request's protocol type or name is not the group's (KIP-559). None, as before v5, fits any."""
     return of_request is not None and of_group is not None and of_request != of_group
 
 

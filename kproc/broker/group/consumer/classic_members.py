@@ -184,7 +184,7 @@ def heartbeat_classic(
 
 
 def leave_classic(group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> tuple[LeftMember, ...]:
-    """Handle a LeaveGroup. An administrator may remove members of both protocols by it."""
+    """Handle a LeaveGroup and return a result for each member. It may name members of both protocols."""
     left: list[LeftMember] = []
     members: dict[str, ConsumerMember] = {}
     for each in leaving:

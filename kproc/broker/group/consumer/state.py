@@ -1,8 +1,7 @@
 """ConsumerGroupState: the state of one consumer group, built from its records (KIP-848). Only records change it.
 
-The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
-older records of a key. A replay can therefore meet a member's state before its subscription, and tombstones of
-unknown keys.
+The coordinator applies each record when it is in the log. A load replays only the last record of each key, in any
+order. A replay can therefore meet a member's state before its subscription, and tombstones of unknown keys.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ class ConsumerGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: ConsumerRecordValue | None) -> None:
-        """Apply one record of this group that is in the log."""
+        """Apply one record of this group that is in the log. value: None for a tombstone."""
         match value:
             case GroupEpoch():
                 self.epoch = value
@@ -227,8 +226,8 @@ class ConsumerGroupState:
 
     def _set_state(self, member: ConsumerMember, state: MemberState) -> None:
         for partition in _partitions_of(member.state):
-            # In a replay another member can own the partition by now, because compaction has removed records
-            # in between.
+            # In a replay another member can own the partition by now, because only the last record of each key is
+            # replayed, in any order.
             if self.owners.get(partition) == member.member_id:
                 del self.owners[partition]
         member.state = state
@@ -246,7 +245,7 @@ class ConsumerGroupState:
                 self._targets.pop(key.name, None)
             case ConsumerRecordType.EXPRESSION:
                 self.expressions.pop(key.name, None)
-            # Without a member the tombstone has no effect: compaction has already removed the record that it deletes.
+            # Without a member the tombstone has no effect: a replay has only the last record of a key, which it is.
             case ConsumerRecordType.MEMBER_STATE if member is not None:
                 self._set_state(member, MemberState(0))
             case ConsumerRecordType.MEMBER if member is not None:
