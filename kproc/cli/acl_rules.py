@@ -31,7 +31,7 @@ def _refused(code: int, message: str | None, what: str = "rules") -> Failure:
 
 
 def create(client: Client, rules: Sequence[Acl]) -> None:
-    """Create access rules (ACLs). Raise a Failure for the first rule that the broker rejects."""
+    """Create access rules (ACLs). If the broker rejects some, raise a Failure for the first. The others are created."""
     from kproc.wire.header import ApiKey
 
     creations = [
@@ -65,7 +65,7 @@ def _wire(wanted: AclFilter) -> dict[str, Any]:
 
 
 def describe(client: Client, wanted: AclFilter) -> list[Acl]:
-    """Return the rules that match a filter. Raise a Failure if the broker has no authorizer."""
+    """Return the rules that match a filter. Raise a Failure if the broker has no authorizer or denies the request."""
     found = _describe_if_authorizer(client, wanted)
     if found is None:
         raise _refused(ErrorCode.SECURITY_DISABLED, None)

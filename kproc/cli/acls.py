@@ -218,11 +218,11 @@ def add_acls(
         for what in rights.operations_on(kind)
     ]
     with connect(bootstrap) as client:
-        # CreateAcls reports success for rules that exist, so describe them before. Without an authorizer this fails, as
-        # CreateAcls does.
+        # CreateAcls reports success for rules that exist, so describe them before. Without an authorizer DescribeAcls
+        # fails, as CreateAcls does.
         present = {rule for each in _filters(named, PatternType.ANY) for rule in describe(client, each)}
         if dry_run:
-            # CreateAcls has no validate_only.
+            # CreateAcls has no validate_only, so check only the right that it requires.
             require_on_cluster(client, Operation.ALTER)
         else:
             create(client, rules)

@@ -16,7 +16,7 @@ from kproc.client import Client, ClientError
 from kproc.client.own_operations import OperationFields
 from kproc.common.conversion import converter
 
-# In ms since 1970, up to the year 9999, which is the last one of Python's dates.
+# A time in ms since 1970, or -1 if it is unknown. The maximum is the end of 9999, the last year of Python's dates.
 Date = Annotated[int, msgspec.Meta(ge=-1, le=253_402_300_799_999)]
 
 
@@ -92,7 +92,8 @@ class _Offline(TypedDict, total=False):
 
 class _TopicLogs(TypedDict, total=False):
     name: str
-    # Of each log: the partition, the bytes, and the times of its newest and oldest record. Clients choose the latter.
+    # Of each log: partition number, bytes, time of the last write, and timestamp of the first record (both in ms).
+    # A producer chooses the timestamp, so it may be any int.
     partitions: list[tuple[int, int, Date, int]]
 
 
@@ -247,7 +248,7 @@ class _StatusFields(TypedDict, total=False):
     certificates: dict[str, _Certificate]
     processes: list[_ProcessFields]
     shared_memory_unmapped_bytes: int
-    # A broker that starts does not know its topics.
+    # None while the broker starts, because it does not know its topics until the metadata is loaded.
     topics: int | None
     partitions: int | None
     internal_topics: int | None
@@ -275,14 +276,14 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "status": converter(_StatusFields),
     "topics": converter(_TopicsFields),
 }
-"""By operation. Operations without a converter have results that commands do not read."""
+"""By operation: the function that checks the types in its result. Commands read no results of other operations."""
 
 
 class CommandClient(Client):
     """A client for commands, which report a wrong answer in one line."""
 
     def operate(self, op: str, **arguments: Any) -> OperationFields:
-        """Run an operation as Client does. Raises ClientError also for a result with values of other types."""
+        """Run an operation as Client does. Raise ClientError also if a value of the result has a wrong type."""
         result = super().operate(op, **arguments)
         convert = _CONVERTERS.get(op)
         if convert is not None:

@@ -51,7 +51,7 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
 def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
     """Yield every complete batch that ends at or after `offset`.
 
-    Stop after a batch with a damaged length, because the next one cannot be found.
+    Stop after a batch with a damaged length or an old message format, because the next one cannot be found.
     """
     from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT
     from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, parse_header

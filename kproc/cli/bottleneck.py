@@ -45,7 +45,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> float | None:
-    """Return the share of the time between two statuses in which a role worked.
+    """Return the share (0 to 1) of the time between two statuses in which a role worked.
 
     Without an earlier status of the same process, return the role's mean over 10 s, or None if that is unknown.
     """
@@ -92,7 +92,7 @@ def find_bottleneck(
     stuck = [row for row in rows if row["role"] == "processor" and row["ring_fill"] >= _FULL]
     if stuck:
         return Finding("request ring", f"{name_of(stuck[0])}'s is {100 * stuck[0]['ring_fill']:.0f} % full")
-    # A disk that is as fast as others must not hide a host without a free core.
+    # A disk that is as fast as those of other hosts must not hide that this host has no free core.
     disk = _disk(status, before)
     slow_disk = disk if disk is not None and not disk.is_normal else None
     return (
@@ -172,7 +172,7 @@ def _queue(
 
 
 def _disk(status: Status, before: Status | None) -> Finding | None:
-    """Return a finding if Produce waits mostly for fdatasync, which is the time after the append.
+    """Return a finding if Produce spends most of its time after the append, which is the wait for fdatasync.
 
     Return None otherwise, and without an earlier status.
     """
@@ -200,7 +200,7 @@ class _Means(NamedTuple):
 
 
 def _means(api: Mapping[str, Any], before: Status | None) -> _Means | None:
-    """Return the means of the interval, or None if no request of the API was timed in it."""
+    """Return the mean times between two statuses, or None if no request of the API was timed between them."""
     if before is None:
         return None
     nothing: Mapping[str, Any] = {"timed": 0, "times": {}}
@@ -212,7 +212,10 @@ def _means(api: Mapping[str, Any], before: Status | None) -> _Means | None:
 
 
 def mean_between(api: Mapping[str, Any], before: Mapping[str, Any], part: str) -> float | None:
-    """Return the mean duration in ms of one phase, such as RemoteTimeMs, of the requests between two statuses."""
+    """Return the mean duration in ms of one phase, such as RemoteTimeMs, of an API's requests between two statuses.
+
+    Return None if no request was timed between them.
+    """
     count = api["timed"] - before["timed"]
     if count <= 0:
         return None
@@ -245,7 +248,7 @@ def _quiet(
 
 
 def request_rate(status: Status, before: Status | None, seconds: float) -> float | None:
-    """Return the requests per second that clients sent between two statuses."""
+    """Return the requests per second that clients sent between two statuses, or None without an earlier status."""
     if before is None:
         return None
     now, then = (

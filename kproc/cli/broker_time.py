@@ -82,7 +82,7 @@ def unfreeze(
 
 
 def parse_duration(text: str) -> int:
-    """Parse a duration such as 1h30m to milliseconds. Raise a usage error for any other text."""
+    """Parse a duration such as 1h30m to milliseconds. Raise a usage error for any other text, and above 100 years."""
     if not _DURATION.fullmatch(text):
         shown = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
         usage_error(

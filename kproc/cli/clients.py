@@ -122,7 +122,10 @@ def _is_address(connection_id: str) -> bool:
 
 
 def _id_of_address(client: Client, address: str) -> str:
-    """Return the id of the connection from a client's address. Raise a Failure unless there is exactly one."""
+    """Return the id of the connection from a client's address, or the address itself if there is no connection.
+
+    Raise a Failure if there are several connections.
+    """
     rows = client.operate("clients").rows("clients")
     ids = [str(row["id"]) for row in rows if _address(row) == address]
     if len(ids) > 1:
@@ -137,7 +140,10 @@ def _address(row: Mapping[str, Any]) -> str:
 
 
 def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:
-    """Add requests and bytes per second to each row: over the interval, or over the life of a newer connection."""
+    """Add to each row requests and bytes per second, and by quota the percentage of throttled time.
+
+    The time is the interval, or the connection's life if it is newer or `interval_s` is 0.
+    """
     for row in rows:
         earlier = before.get(row["id"])
         # Without an earlier row (a new connection, or no interval) measure from the connection's start. At least 1 ms
@@ -182,9 +188,9 @@ def add_quotas(client: Client, rows: list[dict[str, Any]]) -> None:
 
 
 def throttle_lines(rows: Sequence[Mapping[str, Any]], most: int = _THROTTLED_MAX) -> list[str]:
-    """Return a line for each client that a quota throttled, at most `most` of them and one with the number of others.
+    """Return a line for each connection and each quota that throttled it. The most throttled one comes first.
 
-    The client with the largest share of throttled time comes first.
+    Return at most `most` such lines, and one with the number of the others.
     """
     found = []
     for row in rows:
@@ -223,7 +229,7 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
 
 
 def print_clients(rows: list[dict[str, Any]]) -> None:
-    """Print the table. If it does not fit, the id of a connection is its client's address, if that is unique.
+    """Print the table. If it does not fit, show client addresses instead of ids, unless two rows share an address.
 
     If no client has logged in, drop the column PRINCIPAL first, because all principals are User:ANONYMOUS.
     """

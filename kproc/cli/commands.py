@@ -140,7 +140,7 @@ app.add_typer(bench.app, name="bench")
 
 
 def _complete_options(group: typer.Typer) -> None:
-    """Add the options of groups to every command, and those of connections to the ones that connect to a broker."""
+    """Replace dataclass parameters of every command by options. Add connection options where a command connects."""
     commands: list[Any] = [*group.registered_commands, group.registered_callback]
     for command in commands:
         if command is not None and command.callback is not None:

@@ -84,7 +84,7 @@ UsedProfile = Annotated[
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
-# Limit of a response in bytes. A description of 100,000 partitions has about 10 MB. confluent-kafka reads records.
+# Limit of a response in bytes: 100,000 partitions need about 10 MB. It is not for records: confluent-kafka reads them.
 _ANSWER_BYTES_MAX = 256 << 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
 INT_MAX = 2**31 - 1
@@ -105,12 +105,12 @@ class _CommandConfig:
     path: Path | None = None
     client_id: str | None = None
     has_variable: bool = True
-    """The environment's file counts."""
+    """True if the file that KPROC_COMMAND_CONFIG names is used. False with a profile."""
     connection: ChosenConnection | None = None
 
     @property
     def file(self) -> Path | None:
-        """The file of `--command-config`, or else the one that the environment names. None: neither is given."""
+        """The file of `--command-config`, or else the profile's, or without a profile the variable's, or None."""
         named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None
         return self.path or (Path(named) if named else None)
 
@@ -166,12 +166,12 @@ def profile_in_use() -> str | None:
 
 
 def command_config() -> Path | None:
-    """Return the file that `--command-config` names, or None if the option is not given."""
+    """Return the file of `--command-config`, or else that of the profile. None: neither names a file."""
     return _command_config.path
 
 
 def command_config_in_force() -> Path | None:
-    """Return the file of `--command-config`, or else the one that the environment names. None: neither is given."""
+    """Return the client configuration file of all connections, from option, profile or environment. None: no file."""
     return _command_config.file
 
 

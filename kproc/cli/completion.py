@@ -34,7 +34,7 @@ def mend_bash_words() -> None:
     words = os.environ.get("COMP_WORDS", "").split("\n")
     current = int(os.environ.get("COMP_CWORD", "0"))
     if current >= len(words):
-        return  # Not of the script that --install-completion writes.
+        return  # The variables are not those of the script that --install-completion writes.
     whole: list[str] = []
     index = 0
     for position, word in enumerate(words):

@@ -45,7 +45,7 @@ class Resource(NamedTuple):
 def alter_configs(
     client: Client, resource: Resource, changes: list[dict[str, Any]], *, dry_run: bool = False
 ) -> None:
-    """Apply all of the changes, or raise a Failure with the broker's reason."""
+    """Apply all of the changes, or with `dry_run` only validate them. Raise a Failure with the broker's reason."""
     from kproc.wire.header import ApiKey
 
     wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configs": changes}
@@ -66,7 +66,10 @@ def all_settings(client: Client) -> list[dict[str, Any]]:
 
 
 def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
-    """Return the broker's values of these settings by name. Settings that it hides or does not have are missing."""
+    """Return the broker's values of these settings by name. Secrets have the value HIDDEN.
+
+    Settings without a value, and those that the broker does not have, are missing.
+    """
     rows = read_configs(client, find_resource(client, None, None), names)
     return {row["name"]: row["value"] for row in rows if row["value"] is not None}
 
@@ -101,7 +104,11 @@ def describe_configs(
 
 
 def read_configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:
-    """Return name, value, source and read-only mark of each setting, sorted by name."""
+    """Return a row for each of the settings `names`, or for all if it is None, sorted by name.
+
+    A row has name, value, source, read-only mark, and the reason why the setting has no effect, or None. Raise a
+    Failure for an error of the broker.
+    """
     [answer] = describe_configs(client, [resource], names)
     if answer["error_code"]:
         raise Failure(explain(resource, answer["error_code"], answer.get("error_message")))

@@ -304,7 +304,7 @@ def confirm_changes(
 def _change_row(resource: Resource, before: dict[str, Any] | None, change: dict[str, Any]) -> dict[str, str]:
     """Return the row of a change. Hide the values of secrets. `before` is None for a setting without a value.
 
-    The broker says which values are secrets. Before the first value of a setting of a plugin, nobody does, so hide it.
+    The broker says which values are secrets. It does not know a plugin's setting before its first value, so hide that.
     """
     from kproc.broker.config.settings import is_secret
 

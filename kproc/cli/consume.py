@@ -148,7 +148,10 @@ def _warn_beyond_end(extent: ReadRange, span: OffsetRange) -> None:
 
 
 def _start_beyond_end(start: str, where: Where, span: OffsetRange, *, follow: bool) -> str | None:
-    """Return a warning if --from is beyond the last record. A typing error would otherwise look like an empty topic."""
+    """Return a warning if --from is above the end of a partition, else None.
+
+    Without the warning, a typing error would look like an empty topic.
+    """
     beyond = span.beyond
     if not beyond:
         return None

@@ -89,7 +89,9 @@ def _commands(topic: str | None) -> Sequence[str]:
 
 
 def client_lines(throwaway: Throwaway | None, bootstrap: str) -> str:
-    """Return a paragraph for each user, with its password. The passwords are valid only while this broker runs.
+    """Return the settings for clients of several libraries: for each user a paragraph with its password.
+
+    The passwords are valid only while this broker runs.
 
     Without users and TLS, return one paragraph without credentials.
     """

@@ -120,7 +120,7 @@ class _Announcement:
         return {**self._broker.ready, **self._added}
 
     def update(self) -> None:
-        """Write the ready file. Called at the start and after each restart of the broker."""
+        """Write the ready file if the broker has a new process id since the last call, because it was (re)started."""
         if self._pid != self._broker.pid:
             self._pid = self._broker.pid
             if self._path is not None:
@@ -140,7 +140,9 @@ class _Announcement:
 def run_with_control(
     given: argparse.Namespace, flags: list[Flag], topics: Mapping[str, int], print_ready: PrintReady
 ) -> int:
-    """Run the broker and its control API until SIGTERM, SIGINT or SIGHUP. Return the exit code.
+    """Run the broker and its control API until a signal (SIGTERM, SIGINT, SIGHUP), or until the broker or parent ends.
+
+    Return the exit code.
 
     topics: topics to create, with their numbers of partitions. 0 stands for num.partitions.
     """
@@ -169,7 +171,7 @@ def run_with_control(
         announcement = _Announcement(given.ready_file, broker, control)
         control.start()
         shown = {**announcement.content(), "control_token": control.token}
-        # Write the ready file first, so that the banner does not promise a broker that ends because of it.
+        # Write the ready file before the banner: if the file cannot be written, the broker stops.
         with announcement:
             print_ready(shown, counts, broker.credentials, "log.dirs" not in settings)
             _wait_for_end(signals, control, announcement)

@@ -69,7 +69,7 @@ def doctor(
     import tarfile
 
     if log is not None:
-        # A file that cannot be read is a wrong argument. An archive without the log would look complete.
+        # Only check that --log can be read. Otherwise the archive would lack the log, and would look complete.
         os.close(_open_regular(log))
     now = datetime.datetime.now(datetime.UTC)
     name = f"kproc-doctor-{now:%Y%m%d-%H%M%S}"
@@ -231,7 +231,7 @@ class _DoctorReport:
                 path = printable(os.path.normpath(broker.data / directory / name))
                 try:
                     facts = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                except OSError as error:  # Segments come and go meanwhile.
+                except OSError as error:  # The broker has deleted the file since it was listed.
                     lines.append(f"{'-':>15} {'-':>10} {path}: {error.strerror}\n")
                 else:
                     lines.append(f"{facts.st_size:>15} {facts.st_mtime:.0f} {path}\n")
@@ -253,7 +253,7 @@ class _DoctorReport:
         return "\n".join(lines[-_LOG_LINES_MAX:]) + "\n"
 
     def _pids(self) -> list[tuple[str, int]]:
-        """Return (role, pid) of each process of the broker."""
+        """Return (role, pid) of each process of the broker. Record a problem for each pid that is not the broker's."""
         if self._status is None or self._process is None:
             return []
         found: dict[int, str] = {}
@@ -305,7 +305,7 @@ def _versions() -> str:
     ]
     try:
         requirements = metadata.requires("kproc") or []
-    except metadata.PackageNotFoundError:  # From a checkout, which _version has said.
+    except metadata.PackageNotFoundError:  # kproc runs from a checkout. _version() says so in the first line.
         requirements = []
     for requirement in requirements:
         if ";" not in requirement:

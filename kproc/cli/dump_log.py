@@ -83,7 +83,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
             for directory in _partitions(path):
                 yield from _segments(directory)
         else:
-            raise Failure(f"{path}: is not a regular file")
+            raise Failure(f"{path}: is neither a regular file nor a directory")
 
 
 def _partitions(path: Path) -> list[Path]:
@@ -146,7 +146,7 @@ def _batches(path: Path) -> Iterator[DumpedBatch]:
     try:
         yield from read_batches(OsFs(), path)
     except BadBatch as error:
-        print_note(f"kproc: {path}: {error}")  # What came before it is worth seeing.
+        print_note(f"kproc: {path}: {error}")  # Show the batches before the damaged one.
 
 
 def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
@@ -209,7 +209,7 @@ def _decoded(decode: RecordFields, key: bytes | None, value: bytes | None) -> tu
     try:
         return decode(key, value)
     except Corrupt:
-        return None  # Anything else that somebody wrote into the topic is shown as it is.
+        return None  # Somebody has written another record into the topic. Show its bytes.
 
 
 def _print_entries(entries: list[dict[str, Any]]) -> None:
@@ -248,7 +248,10 @@ def _line_text(shown: Any) -> str:
 
 
 def _verify(paths: list[Path], output: Format) -> None:
-    """Verify every named partition. Print a line with counts for each, and a line for each problem."""
+    """Verify every named partition. Print a line with counts for each, and a line for each problem.
+
+    Raise a Failure if a partition is damaged. A torn tail is a problem, but no damage.
+    """
     from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import verify_partition
 

@@ -74,7 +74,7 @@ def _exit_by(number: int) -> NoReturn:
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None], numbers: Sequence[int]) -> Iterator[None]:
-    """Handle these signals inside the context."""
+    """Call `handler` for these signals inside the context, except for signals that this process ignores."""
     before = {number: signal.getsignal(number) for number in numbers}
     # Keep signals ignored that the parent has set to be ignored: nohup does so with SIGHUP, and a shell with SIGINT for
     # a background job.

@@ -27,7 +27,7 @@ AWAY_EPOCH: Final = -2
 
 
 def call_describe_groups(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the description of each group by name. A row with a non-zero `error_code` has no other fields.
+    """Return the description of each group by name. The other fields of a row with an `error_code` have no meaning.
 
     DescribeGroups finds classic groups only. Groups of newer protocols are described by the requests of their protocol,
     if the broker has these.

@@ -123,7 +123,7 @@ def listed_groups(client: Client, states: list[str]) -> list[dict[str, Any]]:
 
 
 def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
-    """Sort the rows in place. Rows without a value in the column come last, and equal rows are sorted by name."""
+    """Sort the rows in place. Rows without a number come last, rows without a state first, equal rows by name."""
     rows.sort(key=lambda row: str(row["group"]))
     if order is GroupOrder.STATE:
         rows.sort(key=lambda row: row["state"] or "")
@@ -134,7 +134,7 @@ def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
 
 
 def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> dict[str, list[Position]]:
-    """Add the lags to the rows. Return by group the committed positions that lag. Uses two requests for all groups."""
+    """Add the lags to the rows. Return by group the committed positions with a lag above 0, without share groups."""
     from kproc.client import error_text
     from kproc.wire.header import ApiKey
 

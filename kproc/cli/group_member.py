@@ -76,7 +76,7 @@ class GroupMember:
         return self._assigned.get(partition, -1)
 
     def on_skipped(self, partition: Partition, offset: int) -> None:
-        """Store this offset, so that librdkafka commits it."""
+        """Store the offset after printed or skipped records of a partition, so that librdkafka commits it."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         try:
@@ -152,7 +152,7 @@ class GroupMember:
         assigned = {(each.topic, each.partition): each.offset for each in partitions}
         if self._has_consumer_protocol:
             # In the consumer protocol the member keeps its other partitions during the rebalance, so add the new ones.
-            # After a revocation librdkafka calls this without new ones.
+            # After a revocation librdkafka calls this with no partition.
             self._assigned |= assigned
             consumer.incremental_assign(partitions)
         else:

@@ -66,7 +66,10 @@ _RECORD_STATES: Final = frozenset(map(int, RecordState))
 
 
 def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
-    """Return key and value of a record of `__consumer_offsets`, or None for an unknown type. Raises Corrupt."""
+    """Return key and value of a record of `__consumer_offsets` as fields, or None for an unknown record type.
+
+    The value of a tombstone is None. Raise Corrupt for invalid bytes.
+    """
     if key is not None and CONSUMER_RECORDS.has(key):
         record_key, content = CONSUMER_RECORDS.decode(key, value)
         fields: Fields = {
@@ -222,7 +225,7 @@ def _plain(value: msgspec.Struct) -> Fields:
     for name, field in msgspec.structs.asdict(value).items():
         if name == "topic_id":
             fields[name] = uuid_text(field)
-        elif name not in ("group_id", "record_offset"):  # The key has the one, and no record has the other.
+        elif name not in ("group_id", "record_offset"):  # The key has group_id. No record has record_offset.
             fields[name] = _json(field)
     return fields
 

@@ -237,7 +237,7 @@ def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
     offsets = {(row["topic"], row["partition"]): row["new"] for row in rows}
     answer = client.call_latest(ApiKey.OFFSET_COMMIT, commit_fields(group, offsets))
     codes = {row["error_code"] for topic in answer["topics"] for row in topic["partitions"]} - {0}
-    # OffsetCommit without a member id is rejected with UNKNOWN_MEMBER_ID if the group has members, which would
+    # OffsetCommit without a member id is rejected with UNKNOWN_MEMBER_ID if the group has members, because these would
     # overwrite or ignore the new offsets.
     if ErrorCode.UNKNOWN_MEMBER_ID in codes:
         raise Failure(f"group {group} has members: stop its consumers first")

@@ -305,8 +305,8 @@ def _fetched_offsets(
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
     """Return the rows of OffsetFetch by group and partition.
 
-    `refused` has the meaning that `committed_offsets` describes. require_stable: fail while an open transaction has
-    offsets of the group (KIP-447).
+    `refused` has the meaning that `committed_offsets` describes. require_stable: a partition whose offset an open
+    transaction changes gets the error UNSTABLE_OFFSET_COMMIT (KIP-447).
     """
     from kproc.common.errors import ErrorCode
 

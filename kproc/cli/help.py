@@ -32,7 +32,7 @@ SUMMARY_CHARACTERS_MAX: Final = 59
 _CHOICES_SHOWN: Final = 20
 """Longer lists of choices stand in the description, because as a placeholder they would fill the line."""
 _UNBOUNDED: Final = 2**31 // 1000 - 1
-"""Upper limits from here on are those of the protocol, and the help leaves them out: SECONDS_MAX is the smallest."""
+"""The help omits limits of at least this number, because fields of the protocol set them. SECONDS_MAX is the least."""
 
 
 class Declaration(NamedTuple):
@@ -46,7 +46,7 @@ class Declaration(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the allowed values, or () if the option accepts any value."""
+        """Return the allowed values of an option whose type is an enum, or () for another type."""
         if isinstance(self.kind, type) and issubclass(self.kind, Enum):
             return tuple(str(each.value) for each in self.kind)
         return ()

@@ -124,7 +124,7 @@ def _follow(
         silent = _report_silent(answer, silent)
         if answer["lost"]:
             print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
-    # The broker has few places for watches. Without this call, the watch would occupy one for some seconds, as it does
+    # A broker allows few monitors at a time. Without this call, this one would count for some more seconds, as it does
     # after Ctrl-C.
     with suppress(ClientError):
         connection.operate("monitor", **watch, is_last=True)

@@ -19,7 +19,7 @@ PATIENCE_MS: Final = 60_000
 class FoundOffset(NamedTuple):
     """An offset and the time of its record in ms. The offset is -1 if no record matches.
 
-    The time is -1 without a record.
+    The time is -1 if no record matches, and for EARLIEST and LATEST.
     """
 
     offset: int
@@ -36,7 +36,7 @@ def find_offsets(
     """Return by partition the first record at or after a time in ms.
 
     EARLIEST, LATEST and MAX_TIMESTAMP stand for the ends of the log and for its record with the largest timestamp.
-    Offline partitions, for example with a damaged log, are added to `errors` instead.
+    Partitions with an error, for example because their log is offline, are added to `errors` instead.
     """
     from kproc.client import error_text
     from kproc.client.requests import list_offsets_fields

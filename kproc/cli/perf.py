@@ -146,7 +146,7 @@ class ProduceLoad:
 
     @property
     def records_per_request(self) -> int:
-        """The number of records in a request: a full batch, or with --rate at most the records of 5 ms."""
+        """The number of records in a request: a full batch, limited to a transaction or, with --rate, to 5 ms."""
         full = max(1, self.batch_bytes // max(1, self.size))
         if self.per_transaction is not None:
             return min(full, self.per_transaction)
@@ -243,7 +243,7 @@ def _producers(
 
 
 def _start_transactions(target: LedTopic, bootstrap: str) -> TransactionSeries:
-    """Start a transactional id with a random name at its coordinator."""
+    """Open a series of transactions with a random transactional id, on a connection to its coordinator."""
     from kproc.tools.perf.transactions import TransactionSeries, find_coordinator
 
     name = f"kproc-perf-{secrets.token_hex(_ID_BYTES)}"
@@ -347,7 +347,7 @@ def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
 
 
 def _wait_until_served(target: LedTopic, topic: str) -> None:
-    """Wait until the leaders serve all partitions.
+    """Wait up to 10 s until the leaders serve all partitions.
 
     In Kafka, Metadata shows the leader of a new partition before the leader itself knows of the partition.
     """
@@ -389,7 +389,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _create(client: Client, topic: str, partitions: int) -> None:
-    """Create the topic unless it exists, and wait until its partitions have leaders."""
+    """Create the topic unless it exists, and wait up to 10 s until its partitions have leaders."""
     from kproc.client.requests import topic_creation
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
@@ -421,7 +421,7 @@ def _split(partitions: Sequence[int], connections: int) -> list[list[int]]:
 
 
 def split_records(records: int | None, connections: int) -> list[int | None]:
-    """Return the number of records that each connection produces, or None for each if there is no limit."""
+    """Return the number of records that each connection produces or consumes, or None for each if there is no limit."""
     if records is None:
         return [None] * connections
     share, more = divmod(records, connections)

@@ -32,7 +32,7 @@ _DROPPED: Final = ("MIN_MS", "MEAN_MS", "P90_MS")  # Columns that a narrow termi
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The plan of a load: its kind, its limits, and further fields of the report."""
+    """The plan of a load: its kind ("produce" or "consume"), its limits, and further fields of the report."""
 
     kind: str
     topic: str
@@ -210,7 +210,7 @@ def find_limit(
 
 
 def _delay(totals: LoadTotals) -> str:
-    """Return the 99th percentile of the latency as the rest of a sentence. Acks=0 has no latency."""
+    """Return the 99th percentile of the latency as the rest of a sentence, or "" with acks=0, which has no latency."""
     if not totals.times.count:
         return ""
     p99_ms = totals.times.in_ms()["p99"]

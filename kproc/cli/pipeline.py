@@ -373,7 +373,7 @@ class ProgressScreen:
 
 
 def _table(figures: Sequence[QueryFigures]) -> Any:
-    """Return the live table. Skip columns without a number in any row."""
+    """Return the live table. Skip optional columns in which every row has 0 or no number."""
     from rich.table import Table
     from rich.text import Text
 

@@ -66,7 +66,7 @@ class Positions(NamedTuple):
     """Offsets by partition: the log's start, its end, and the requested position, limited to this range.
 
     `beyond` has the partitions whose end, or whose last record's time, is before the requested position. Offline
-    partitions are in none of the four fields.
+    partitions are not in `found` and `beyond`.
     """
 
     starts: dict[int, int]

@@ -205,7 +205,10 @@ def _settings(
 
 
 def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> dict[str, Any]:
-    """Return librdkafka's settings for --timeout. Without the option, librdkafka uses the transaction timeout."""
+    """Return librdkafka's settings for --timeout, or {} without the option.
+
+    librdkafka then uses its default of 300 s, or the transaction timeout if that is shorter.
+    """
     if timeout_s is None:
         return {}
     if transaction_s is not None and timeout_s > transaction_s:
@@ -216,7 +219,10 @@ def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> d
 def _send_all(
     sender: RecordSender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
 ) -> int:
-    """Send the record of each line. An invalid line ends the command after all records before it were delivered."""
+    """Send the record of each line, and return their number. An invalid line ends the command.
+
+    The records before the invalid line are delivered first, or their transaction is aborted.
+    """
     try:
         for number, line in enumerate(lines, 1):
             if not skips_blanks or line.strip():

@@ -54,7 +54,7 @@ class ChosenConnection(NamedTuple):
     bootstrap: str
     source: str
     profile: str | None = None
-    # The client configuration file of the profile, if the connection comes from one that has a file.
+    # The profile's client configuration file. None if the connection comes from no profile, or the profile has no file.
     command_config: Path | None = None
 
 
@@ -105,7 +105,10 @@ def profiles_path() -> Path:
 
 
 def load_profiles() -> Profiles:
-    """Return the saved profiles. A file that belongs to a user other than root and ours counts as missing."""
+    """Return the saved profiles. A file that belongs to a user other than root and ours counts as missing.
+
+    Raise a Failure for an invalid file, and for one that other users can write to.
+    """
     path = profiles_path()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -142,7 +145,7 @@ def complete_profiles(incomplete: str) -> list[str]:
 
 @contextmanager
 def change_profiles() -> Iterator[Profiles]:
-    """Return the saved profiles, and write them when the block ends without an error.
+    """Yield the saved profiles, and write them when the block ends without an error.
 
     A lock lets two concurrent commands change the file one after the other.
     """

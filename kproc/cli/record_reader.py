@@ -1,7 +1,7 @@
 """Reads records of topics with librdkafka's consumer, up to the ends that the logs had at the start, or for ever.
 
-`Reader` returns the records. Its source chooses the partitions: all requested ones (`Assigned`), or those that the
-coordinator of a group assigns to this member (`group_member.py`).
+`RecordReader` returns the records. Its source chooses the partitions: all requested ones (`Assigned`), or those that a
+group's coordinator assigns to this member (`group_member.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OffsetRange(NamedTuple):
     # Offline partitions with their errors. They are in neither `starts` nor `ends`, but a group can assign them to this
     # member.
     unserved: Mapping[Partition, str] = MappingProxyType({})
-    # Partitions in which the requested start is beyond the last record, with their end offsets.
+    # Partitions whose end, or whose last record's time, is before the requested start, with their end offsets.
     beyond: Mapping[Partition, int] = MappingProxyType({})
 
 
@@ -115,7 +115,7 @@ class Progress:
 
 
 class RecordSource(Protocol):
-    """Chooses a reader's partitions."""
+    """Chooses the partitions that a RecordReader reads. The source of a group member also commits offsets."""
 
     settings: Mapping[str, Any]
     progress: Progress
@@ -191,7 +191,7 @@ class AbsenceCheck:
         self.is_away = False
 
     def check(self, *, follow: bool) -> None:
-        """Connect to the broker. If that fails, raise the error, or with `follow` report it once until it is back.
+        """Connect to the broker. If that fails, raise the error, or with `follow` print it once, until a later success.
 
         Always raise the error of a rejected login or certificate. As for Kafka's clients, no retry would change it.
         """
@@ -253,7 +253,7 @@ class RecordReader:
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
                 "reconnect.backoff.max.ms": 1000,
-                "fetch.queue.backoff.ms": 10,  # Its own second of rest halves the speed of a short read.
+                "fetch.queue.backoff.ms": 10,  # librdkafka's default of 1 s halves the speed of a short read.
                 "log_level": 0,
                 "error_cb": self._on_error,
                 **librdkafka_security(),
@@ -334,7 +334,7 @@ class RecordReader:
             raise Failure(f"{self._bootstrap} does not respond: ended without closing the consumer")
 
     def _is_check_due(self) -> bool:
-        """Return True after 1, 2, 4, ... s without records, because a quiet topic can be followed for hours."""
+        """Return True after 1, 2, 4, ... s without records: ever more rarely, as a topic can be quiet for hours."""
         polls = self._quiet_polls
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
 
@@ -356,7 +356,7 @@ class RecordReader:
                 self._close_searcher()
                 if is_new:
                     raise
-                # The broker has restarted, or has closed the connection because it was idle.
+                # The broker has restarted, or has closed the idle connection. Search by a new one.
                 self._search(at)
         except ClientError as error:  # AbsenceCheck reports a broker that is down.
             logger.debug("cannot search for unreadable batches: %s", error)

@@ -76,7 +76,7 @@ class RecordSender:
     def send(self, number: int, record: Outgoing) -> None:
         """Enqueue the record of line `number`. Wait while librdkafka's queue is full.
 
-        Raise BadLine for an unsendable record.
+        Raise BadLine if librdkafka rejects the record, and a Failure if an earlier record was not delivered.
         """
         from confluent_kafka import KafkaException
 
@@ -115,7 +115,7 @@ class RecordSender:
         return self._count
 
     def abandon(self) -> str:
-        """Stop sending because of an invalid line. Return a sentence about the fate of the records before it."""
+        """Abort the transaction, or deliver the queued records, after an invalid line. Return the outcome in words."""
         if self._is_transactional:
             return self._abort()
         self._flush()
@@ -124,7 +124,7 @@ class RecordSender:
     def interrupt(self) -> None:
         """Abort an open transaction, because read_committed consumers would wait for its timeout.
 
-        Otherwise send the queued records for INTERRUPT_SECONDS, and report the records that the broker did not confirm.
+        Without a transaction, send queued records for INTERRUPT_SECONDS, and report how many were not confirmed.
         """
         if self._is_transactional:
             self._abort()

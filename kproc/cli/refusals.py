@@ -49,14 +49,14 @@ class Refusals(logging.Handler):
         return f"the broker's last error was {self._last}"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Parse one line of librdkafka's debug log, and store the error in it."""
+        """Store the error in a line of librdkafka's debug log, if the line says that a message set is retried."""
         if found := _REFUSED.search(record.getMessage()):
             if self._since_s is None:
                 self._since_s = time.monotonic()
             self._last = named(found.group(1))
 
     def delivered(self) -> None:
-        """Forget the error, because a record was delivered."""
+        """Discard the error, because a record was delivered. Print a note if the error was printed."""
         if self._reported is not None:
             print_note(f"kproc: {self._topic}: the broker accepts records again")
         self._since_s = self._last = self._reported = None

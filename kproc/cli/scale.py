@@ -83,7 +83,7 @@ def scale(
 def _print_plan(client: Client, counts: dict[str, int], output: Format) -> None:
     """Print the present and the wanted number of processes. Raise a Failure for a change that cannot be made.
 
-    No request validates the change. The status shows that the broker is no Kafka, and if its roles are processes.
+    No request validates the change. The status request fails at Kafka, and its response has the transport.
     """
     from kproc.broker.cluster.role_counts import role_count_max
 
@@ -91,7 +91,7 @@ def _print_plan(client: Client, counts: dict[str, int], output: Format) -> None:
         raise Failure(
             f"the number of roles changes at the next start only: they share a process (kproc.transport={transport})"
         )
-    most = role_count_max()  # That of this host, which is the broker's.
+    most = role_count_max()  # The broker runs on this host, because it sends its status to no other one.
     for name, count in counts.items():
         if count > most:
             raise Failure(f"{name} must be a number from 1 to {most}, not {count}")

@@ -160,7 +160,7 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     wanted, owner = _parse_topics(given.topics), os.getpid()
     run_dev = _run_dev_alone if given.control is None else _run_dev_with_control
     code = run_dev(given, flags, wanted)
-    # A forked role can return from here, too.
+    # A forked role returns from here, too, and must print nothing.
     if os.getpid() == owner and sys.stderr.isatty():
         print_note("kproc: stopped")
     return code
@@ -353,7 +353,7 @@ def _build(
 
 
 def _warnings_about_data(path: Path) -> list[str]:
-    """Warn if another user than root and ours can replace files of the data directory.
+    """Return a warning if another user than root and ours can replace files of the data directory, else [].
 
     Such a user can replace records, and by links let the broker write to other files. This is only a warning, because a
     container that runs as root often uses a directory of a user of the host.

@@ -102,7 +102,7 @@ class SettingDescription(NamedTuple):
 
 
 def all_descriptions() -> Iterator[SettingDescription]:
-    """Yield the settings in the order of the document."""
+    """Yield the descriptions of all settings in the order of SETTINGS.md."""
     for section, rows in _BROKER_SECTIONS:
         for field in rows.__annotations__:
             yield _of_broker(section, SETTINGS[field.replace("_", ".")])

@@ -155,7 +155,10 @@ class ShareReader:
         return False
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """Acknowledge these printed records, and wait until the broker has stored the acknowledgements."""
+        """Accept, release or reject these printed records, as the options say, and wait until the broker has stored it.
+
+        Print a note for each partition whose acknowledgements the broker rejects.
+        """
         from confluent_kafka import AcknowledgeType
 
         kind = AcknowledgeType[self._acknowledgement.name]

@@ -66,7 +66,7 @@ class StatusSource:
         return answer
 
     def find_status(self) -> dict[str, Any] | None:
-        """Return the status, or None if the broker has no such operation (Kafka) or denies it to this client."""
+        """Return the status, or None for any error: the broker is Kafka, denies the status, or cannot be reached."""
         from kproc.client import ClientError
         from kproc.common.errors import KafkaError
 
@@ -141,7 +141,10 @@ def _ports(bootstrap: str) -> set[str]:
 
 
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
-    """Return the status that the supervisor of a broker of this host sends, if the broker listens at one of `ports`."""
+    """Return the status from the supervisor of this host's broker that listens at one of `ports`, or None without one.
+
+    Raise ClientError if this broker belongs to another user, or its supervisor was stopped by SIGSTOP.
+    """
     from kproc.broker.role.port_holder import holds_any
     from kproc.broker.supervisor.status_window import WINDOW_PREFIX, request_status, window_owner
     from kproc.client import ClientError

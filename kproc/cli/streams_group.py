@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 STREAMS: Final = "streams"
-_AWAY_EPOCH: Final = -2  # Of a static member that has stopped, and whose tasks wait for its return.
+_AWAY_EPOCH: Final = -2  # Member epoch of a stopped static member. Its tasks wait for its return.
 _MISSING_SHOWN: Final = 5
 
 
@@ -91,7 +91,7 @@ def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _add_waits(members: list[dict[str, Any]], assignment_epoch: int) -> None:
-    """Add `waits` to each member: target active tasks that it lacks, with the members that can still have each."""
+    """Add `waits_for` to each member: active tasks of its target that it lacks, with the members that can have each."""
     owners = {task: member["member_id"] for member in members for task in member["tasks"]["active"]}
     behind = [each["member_id"] for each in members if 0 < each["member_epoch"] < assignment_epoch]
     for member in members:

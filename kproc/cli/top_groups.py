@@ -39,7 +39,7 @@ class _Groups:
         self._gaps = Gaps()
         self._rows: dict[str, dict[str, Any]] = {}
         self._surveyed: dict[str, list[Position]] | None = None
-        """Positions behind by group if nothing was updated since the survey."""
+        """By group the committed positions with a lag, from the last survey. None after the update that used them."""
         # Times of records by position. They do not change, so each is read only once.
         self._times: dict[Position, int] = {}
 
@@ -54,7 +54,10 @@ class _Groups:
         self._rows = rows
 
     def update(self, names: Sequence[str] | None) -> PageSnapshot:
-        """Return all groups. Read the present lags and ages of the groups `names`, or of all for None."""
+        """Return the snapshot of all groups, after reading lags and ages of the groups `names`, or of all for None.
+
+        Directly after a survey read only the ages, because its lags are new.
+        """
         wanted = self._rows.keys() if names is None else names
         rows = {name: self._rows[name] for name in wanted if name in self._rows}
         client = self._links.client

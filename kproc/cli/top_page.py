@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _UPDATE_REST: Final = 20
 _SURVEY_REST: Final = 50
-"""A part of a page rests for this multiple of the time that it took: it takes at most 5 % or 2 % of a core."""
+"""An update or survey rests for this multiple of its duration, so that it takes at most 5 % or 2 % of a core."""
 _UPDATE_LATE_S: Final = 10.0
 _SURVEY_LATE_S: Final = 60.0
 _LEAST_REST: Final = 10
-"""A busy host makes each reading long, and longer rests than these would hide what happens. 10 % is the limit then."""
+"""The limits in seconds shorten a rest to no less than this multiple of the duration: at most 10 % of a core."""
 
 
 _DIGITS: Final = re.compile(r"([0-9]{1,18})")
@@ -86,7 +86,8 @@ class TopPage:
     name_key: key of the value that identifies a row. dropped: titles of columns that a narrow terminal does not show,
     in the order in which they are dropped. A column that has its usual text in every row is dropped before them. sort:
     title of the column by which the rows are sorted at first. style: function that returns the style of a row. legend:
-    explanations of the columns, for the help. is_idle: returns True for a row that is hidden in the first order.
+    explanations of the columns, for the help. is_idle: returns True for a row to hide, unless the user has changed the
+    filter or the order.
     """
 
     name: str
@@ -105,9 +106,9 @@ class TopPage:
 
 
 class ReadingPace:
-    """Limits how often a part of a page is read: after each reading it rests for `rest` times the reading's duration.
+    """Limits how often an update or survey runs: after each one it rests for `rest` times the duration.
 
-    A rest longer than `late_s` is shortened to the larger of `late_s` and _LEAST_REST times the reading's duration.
+    A rest longer than `late_s` is shortened to the larger of `late_s` and _LEAST_REST times the duration.
     """
 
     def __init__(self, rest: int, late_s: float) -> None:

@@ -19,7 +19,7 @@ _NAME_LEAST: Final = 16
 _TEXT_MOST: Final = 28
 _NOTE_LINES_MAX: Final = 3
 _NOTE_HEIGHT_LEAST: Final = 20
-"""Lower screens have no line for what is left out."""
+"""Screens with fewer lines have no line about omitted columns and rows."""
 # Parameters of the terminal's SGR sequence by word. NO_COLOR turns off colours but not attributes
 # (https://no-color.org).
 _ATTRIBUTES: Final = {"bold": "1", "dim": "2", "reverse": "7"}
@@ -62,7 +62,7 @@ class View:
     """False if the last reading had no earlier one, or only one from long ago."""
 
     def rows(self) -> list[Row]:
-        """The rows that match the filter, in the chosen order."""
+        """Return the rows that match the filter, in the chosen order."""
         rows = self.snapshot.rows if self.snapshot is not None else []
         return list(arrange(self.page, rows, self.column, is_reversed=self.is_reversed, wanted=self.wanted))
 
@@ -142,9 +142,9 @@ def left_out_note(view: View, rows: Sequence[Row], idle: int, width: int | None)
 def table_lines(
     page: TopPage, by: Column | None, rows: Sequence[Row], width: int | None, *, is_styled: bool = True
 ) -> list[Line]:
-    """Return the header and the rows.
+    """Return the header and the rows as lines. The title of the column `by` is highlighted.
 
-    Columns that do not fit are dropped; With a width of None all columns are shown in full.
+    Columns that do not fit are dropped. With a width of None all columns are shown in full.
     """
     cells = _cells_of(page, rows)
     columns, widths = _fit(page, cells, width)
@@ -183,7 +183,7 @@ def _fit(page: TopPage, cells: dict[Column, list[str]], width: int | None) -> tu
         if column.is_text:
             widths[column] = max(len(column.title), min(longest[column], max(column.width, _TEXT_MOST)))
     name = columns[0]
-    # A column whose cells all say the same usual thing is dropped before the others.
+    # A column whose cells all have the column's usual text or a dash is dropped before the others.
     usual = {each.title for each in columns[1:] if all(cell in ("-", each.usual) for cell in cells[each])}
     for title in sorted(page.dropped, key=lambda each: each not in usual):
         least = min(longest[name], max(_NAME_LEAST, name.width))

@@ -76,7 +76,7 @@ class _Statuses:
 def _host_times() -> tuple[int, int]:
     """Return (used CPU time, total CPU time) of this host in ticks.
 
-    The broker sends its status only to its own host.
+    This host is the broker's, because a broker sends its status only to its own host.
     """
     with open("/proc/stat", "rb") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]

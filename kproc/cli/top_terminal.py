@@ -45,7 +45,10 @@ class TerminalClosed(Exception):
 
 
 class Terminal:
-    """A context manager for the main thread, because only that one gets signals. Other threads may call only `wake`."""
+    """The terminal on which `kproc top` draws, as a context manager.
+
+    Only the main thread may use it, because only that thread gets signals. Other threads may call only `wake`.
+    """
 
     def __init__(self) -> None:
         self._in = sys.stdin.fileno()

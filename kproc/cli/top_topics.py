@@ -42,8 +42,8 @@ class _Topics:
         self._meter: TrafficMeter | None = None
         self._rates: dict[str, Rates] | None = None
         self._offline: dict[Partition, str] = {}
-        self._is_counted = True  # The broker counts the traffic. The first update finds out.
-        self._may_ask = True  # The broker tells us the sizes of logs, as far as we know.
+        self._is_counted = True  # The broker counts the traffic, unless the first update finds the contrary.
+        self._may_ask = True  # The broker has not denied the sizes of logs.
 
     def survey(self) -> None:
         """Read names, sizes and times of the last write of all topics."""

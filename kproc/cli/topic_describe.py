@@ -174,7 +174,7 @@ def _topic_settings(client: Client, names: list[str], gaps: Gaps) -> dict[str, d
 
 
 def _topic_id_text(topic_id: bytes | None) -> str | None:
-    """Format a topic id as Kafka does, in URL-safe base64 without padding."""
+    """Format a topic id as Kafka does, in URL-safe base64 without padding. Return None for no id or one of zeros."""
     import base64
 
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if topic_id and any(topic_id) else None

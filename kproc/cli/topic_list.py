@@ -138,7 +138,7 @@ def list_topics(
     sort_rows(rows, sort)
     _print_topics(rows[: selection.limit], len(rows), output)
     gaps.report()
-    # A local broker's survey has the errors of all topics.
+    # Report only chosen partitions: a survey of logs adds the errors of all topics.
     if unserved := sorted(errors.keys() & set(partitions)):
         _print_unserved(unserved)
 
@@ -193,7 +193,9 @@ def _rows(
 
 
 def _retention(limit: Retention | None, largest_bytes: int | None, age_ms: int) -> dict[str, Any]:
-    """Return the retention limits, and the name and used share of the limit that is reached first.
+    """Return the retention limits, and the used share and name ("time" or "bytes") of the limit that is reached first.
+
+    The name is "policy" if the cleanup policy deletes no old records. All values are None if `limit` is.
 
     largest_bytes: size of the largest partition, because the limit by bytes is for each partition. age_ms: age of the
     oldest record.

@@ -194,7 +194,7 @@ class TrafficMeter:
         return rates
 
     def _sample(self) -> dict[str, tuple[int, int, int]]:
-        """Return (bytes in, records in, bytes out) by topic so far.
+        """Return the broker's traffic counters (bytes in, records in, bytes out) by topic.
 
         Without counters return (size of the logs, 0, 0).
         """
@@ -229,7 +229,7 @@ def connect_locally(client: Client, bootstrap: str) -> Client | None:
 
 
 class LogFigures(NamedTuple):
-    """The bytes of a partition's log (None: unknown), and the times of its newest and oldest record in ms (or -1)."""
+    """The bytes of a log (None: unknown), and the times in ms of its last write and oldest record (-1: unknown)."""
 
     bytes: int | None
     newest_ms: int

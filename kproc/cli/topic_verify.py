@@ -91,7 +91,10 @@ def _topics(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
 
 
 def _verify(client: Client, topic: str, partition: int, start: int, end: int) -> dict[str, Any]:
-    """Read one partition up to the end that it had when the command began."""
+    """Read one partition from offset `start` to `end`. Return its counts and its first unreadable batches.
+
+    Raise a Failure if the broker returns no batch at an offset below `end`.
+    """
     batches = records = unreadable = 0
     first: list[dict[str, Any]] = []
     offset = start

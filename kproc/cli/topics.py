@@ -190,7 +190,7 @@ def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, out
 
 
 def find_topics(client: Client, names: list[str], *, internal: bool = False) -> list[dict[str, Any]]:
-    """Return the metadata of topics by names and patterns. Raise a Failure for one without a topic.
+    """Return the metadata of topics by names and patterns. Raise a Failure for a name or pattern without a topic.
 
     internal: patterns match internal topics, too.
     """
@@ -205,7 +205,7 @@ def find_topics(client: Client, names: list[str], *, internal: bool = False) -> 
 def checked_topics(
     client: Client, names: list[str], *, needs: Operation | None = None
 ) -> list[dict[str, Any]]:
-    """Return the metadata of topics.
+    """Return the metadata of topics, with partitions sorted by number.
 
     Raise a Failure if one of them does not exist, or if the user may not do the operation `needs` on it.
     """

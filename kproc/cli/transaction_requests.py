@@ -59,7 +59,7 @@ def request_transactions(
 
 
 def request_states(client: Client, ids: list[str]) -> list[Row]:
-    """Return the rows of DescribeTransactions."""
+    """Return a row of DescribeTransactions for each id. A row can have an error code."""
     from kproc.wire.header import ApiKey
 
     def request() -> tuple[list[Row], set[int]]:
@@ -161,7 +161,7 @@ def open_transactions(
 
 
 def write_abort(client: Client, topic: str, partition: int, producer: Row) -> None:
-    """End one producer's transaction at one partition by WriteTxnMarkers."""
+    """Abort one producer's transaction at one partition by WriteTxnMarkers. Raise a Failure if it is rejected."""
     from kproc.wire.header import ApiKey
 
     marker = {
@@ -180,7 +180,10 @@ def write_abort(client: Client, topic: str, partition: int, producer: Row) -> No
 
 
 def _retry_until_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
-    """Repeat a request until no error code is retriable, for at most _WAIT_SECONDS. Return the last response."""
+    """Repeat a request while a code is COORDINATOR_LOAD_IN_PROGRESS or in `also`. Return the last response.
+
+    Stop after _WAIT_SECONDS. The response can then still have such a code.
+    """
     from kproc.common.errors import ErrorCode
 
     early = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *also}

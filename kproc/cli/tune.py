@@ -206,7 +206,7 @@ def _propose_live(bootstrap: str, seconds: float) -> LiveProposal:
 
 
 def _live_json(live: LiveProposal) -> dict[str, Any]:
-    """Return the proposal in the form of --json."""
+    """Return the proposal as --format json prints it."""
     roles = [
         {**vars(use), "demand_us": use.demand_us, "rate_max": use.rate_max, "waiting": use.waiting}
         for use in live.uses
@@ -275,7 +275,7 @@ def _keep(config: Path | None, settings: Mapping[str, str], consent: Consent, ou
     is_toml = config.suffix.lower() == ".toml"
     wanted = dict(settings)
     if wanted.get(_TRANSPORT) == "process" and _TRANSPORT not in config_file.names(before, is_toml=is_toml):
-        del wanted[_TRANSPORT]  # It is the default: the file need not say so.
+        del wanted[_TRANSPORT]  # `process` is the default, so do not add it to the file.
     after = config_file.edited(before, wanted, is_toml=is_toml)
     change = config_file.diff(before, after, config)
     if not change:

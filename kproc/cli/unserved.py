@@ -39,7 +39,7 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> dict[Pa
 def explain_coordinator(bootstrap: str) -> str | None:
     """Return why partitions of __consumer_offsets are offline, so that their groups have no coordinator.
 
-    Return None if all of its partitions are served.
+    Return None if all of its partitions are served, or the broker does not send its status.
     """
     from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 
@@ -64,7 +64,7 @@ def lacks_coordinators(client: Client, topic: str) -> bool:
 
 
 def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool]) -> dict[Partition, str]:
-    """Return the reasons of the offline partitions in the status. Request it again until `is_enough` returns True."""
+    """Return the reasons of the offline partitions in the status. Request it up to _TRIES times, until `is_enough`."""
     from kproc.cli.status_source import StatusSource
 
     found: dict[Partition, str] = {}

@@ -103,7 +103,7 @@ def add_user(
         )  # Kafka's words. A dry run sends no request that could say it.
     if not name.isascii() or "\0" in name:
         usage_error(f"{name!r}: SCRAM user names must be ASCII")
-    offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.
+    offline = _offline(data, config)  # Check settings before the prompt for a password.
     words = "{result} {user} by {mechanism}"
     if dry_run:
         is_new = offline is not None and not _metadata_of(offline).exists()
@@ -264,7 +264,7 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
 def _users(
     bootstrap: str, offline: Config | None, *, is_change: bool = False
 ) -> list[tuple[str, dict[int, int]]]:
-    """Return every user, with the iterations of each of its mechanisms.
+    """Return (user, iterations by number of the SCRAM mechanism) of every user.
 
     With `is_change`, raise a Failure if the caller has no right to change users.
     """

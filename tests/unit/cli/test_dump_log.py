@@ -79,7 +79,7 @@ def test_every_kind_of_file_has_a_table(directory: Path, capsys) -> None:
     [
         (["missing.log"], 1, "no such file"),
         (["leader-epoch-checkpoint"], 1, "expected a segment's file"),
-        (["/dev/zero"], 1, "is not a regular file"),
+        (["/dev/zero"], 1, "is neither a regular file nor a directory"),
         (["--verify", LOG], 2, "expected the directory"),
         (["--verify", "--records", "."], 2, "shows no records"),
         (["00000000000000000777.snapshot"], 1, "kproc: 00000000000000000777.snapshot: a producer snapshot of 1 bytes"),
