@@ -537,7 +537,7 @@ class Handler(LinkedRole):
             self._coordinators.load_eagerly()
 
     def _switch_monitor(self) -> None:
-        """Use the general path for all requests while somebody watches them, and fast paths again afterwards."""
+        """Use the general path for all requests while a monitor watches or fault rules exist, fast paths afterwards."""
         self._requests.choose_log()
         self._changes.discard_fast_paths()
 

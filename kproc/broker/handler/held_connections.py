@@ -131,7 +131,7 @@ class HeldConnection:
         self.records.append((REQUEST_BLOCK, bytearray(record)))
 
     def add_records(self, records: list[tuple[int, bytearray]]) -> None:
-        """Add records that were parked behind an earlier large request."""
+        """Add records that were parked before the connection was released and parked again."""
         self.records += records
         self.copied_bytes += sum(len(record) for kind, record in records if kind == COPIED)
         self._count(sum(len(record) + _RECORD_BYTES for kind, record in records if kind == REQUEST))
@@ -232,7 +232,7 @@ class HeldConnections:
         return True
 
     def park_again(self, held: HeldConnection, records: list[tuple[int, bytearray]]) -> None:
-        """Park the remaining records of a released connection that has just sent another large request."""
+        """Park the remaining records of a released connection that rests again or has another large request."""
         held.add_records(records)
         self._copied_bytes += held.copied_bytes
 

@@ -147,7 +147,7 @@ def _open(path: Path) -> int:
 
 
 class LoggedRequest(HandlerRequest):
-    """A request that logs its response. Used instead of HandlerRequest while the log is on or a monitor watches."""
+    """A request that logs its response. Used while the request log is on, a monitor watches, or fault rules exist."""
 
     __slots__ = ("_log", "begun_ns", "body_bytes", "client_address", "endpoint", "error", "shown")
 

@@ -137,7 +137,7 @@ class RequestMonitor:
                 services.peers.ask(handler, READ_WATCH, WatchBody(operation), add)
 
     def read(self, operation: ReadMonitor) -> WatchedLines:
-        """Return the lines of a watch since the last call. The first call begins the watch."""
+        """Return a watch's lines since the last call. The first call begins the watch, unless WATCHES_MAX exist."""
         watch = self._watches.get(operation.watch)
         if watch is None:
             # The watch has expired already. A new one would end at once.

@@ -44,7 +44,7 @@ class CertificateRenewal:
 
     @property
     def certificates(self) -> dict[str, dict[str, Any]]:
-        """The subject and expiry time of the certificate in use, by listener."""
+        """The subject and expiry time of the certificate in use, by listener. Empty before the first check."""
         return {} if self.checked is None else self.checked.certificates
 
     def recheck(self) -> None:

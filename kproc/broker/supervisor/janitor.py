@@ -43,7 +43,7 @@ class Janitor:
         os.close(broker)
 
     def finish(self) -> None:
-        """Remove the directory here and end the janitor's process. Called at a clean stop of the broker."""
+        """Remove the directory unless it has KEEP_FILE, and end the janitor's process. Called when the broker stops."""
         if not _is_kept(self._directory):
             shutil.rmtree(self._directory, ignore_errors=True)
         # End the janitor only after the removal, so that the janitor still removes the directory if the broker is
@@ -53,7 +53,7 @@ class Janitor:
 
 
 def _wait_and_remove(broker: int, directory: str) -> None:
-    """Sleep until the broker has ended, then remove the directory until nothing is left. Runs in the child."""
+    """Sleep until the broker has ended, then remove the directory unless it has KEEP_FILE. Runs in the child."""
     # Ctrl-C reaches every process in the terminal's foreground group. Ignore it, because the broker must stop first.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -86,7 +86,7 @@ class Scaler:
     def respond_when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
         """Call `on_reply` when no change is in progress or due.
 
-        The reply has the changes since this call, their duration and any error.
+        The reply has the changes since this call, the time since it in ms, the counts of roles, and any error.
         """
         self._waiters.append((len(self.changes.done), self._clock.now_ns(), on_reply))
 
