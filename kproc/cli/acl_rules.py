@@ -100,7 +100,7 @@ def delete(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
 def check_access(
     client: Client, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
 ) -> dict[str, Any]:
-    """Return the decision that the broker's authorizer would make, computed from its rules and settings."""
+    """Return the decision that the broker's authorizer would make and its reason, from its rules and settings."""
     verdict, why = _verdict(client, principal, host, operation, kind, name)
     return {
         "principal": principal,

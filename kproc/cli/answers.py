@@ -280,7 +280,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 class CommandClient(Client):
-    """A client for commands, which report a wrong answer in one line."""
+    """A client that raises ClientError, which commands print as one line, for an answer with values of wrong types."""
 
     def operate(self, op: str, **arguments: Any) -> OperationFields:
         """Run an operation as Client does. Raise ClientError also if a value of the result has a wrong type."""

@@ -105,7 +105,7 @@ def find_bottleneck(
 
 
 def _host(rows: list[Mapping[str, Any]], host_busy: float | None) -> Finding | None:
-    """Return a finding if all cores of the host are busy. Roles that wait for a core do not look busy themselves."""
+    """Return a finding if all cores of the host are busy, else None. Roles that wait for a core do not look busy."""
     if host_busy is None or host_busy < _HOST_BUSY:
         return None
     cores = os.cpu_count() or 1

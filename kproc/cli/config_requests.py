@@ -75,7 +75,7 @@ def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
 
 
 def find_resource(client: Client, topic: str | None, group: str | None, *, loggers: bool = False) -> Resource:
-    """Return the resource of the topic, group or loggers that is given, or else of the broker."""
+    """Return the resource of the topic, group or loggers, or of the broker if none is given. Several: a usage error."""
     from kproc.wire.header import ApiKey
 
     if (topic is not None) + (group is not None) + loggers > 1:

@@ -347,5 +347,5 @@ def _limit(value: str | None) -> float:
     try:
         number = float(value) if value else -1.0
     except ValueError:
-        return inf  # The broker rejects it.
+        return inf  # The broker rejects a value that is no number.
     return inf if number < 0 else number

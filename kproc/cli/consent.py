@@ -34,7 +34,7 @@ class Consent:
         return self.dry_run or not self.yes
 
     def check(self, command: str) -> None:
-        """Reject the command if it was not confirmed by an option and there is no terminal to ask."""
+        """Raise a usage error unless --yes or --dry-run is given, or there is a terminal to ask on."""
         if not (self.yes or self.dry_run or _has_terminal()):
             usage_error(f"{command}: there is no terminal to ask for confirmation; give --yes or --dry-run")
 

@@ -179,11 +179,11 @@ def _check_coordinator(bootstrap: str, group: str) -> None:
 
 
 def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[str]:
-    """Return a line for each partition that is offline. Raise a Failure if all requested partitions are."""
+    """Return a line for each offline partition, and with `follow` print it. Raise a Failure if all are offline."""
     lines = list(explain_unserved(bootstrap, span.unserved).values())
     if lines and not span.starts:
         raise Failure("; ".join(lines))
-    if follow:  # The command may never end, so say it now.
+    if follow:  # The command may never end, so print the lines now.
         for line in lines:
             print_note(f"kproc: partition not read: {line}")
     return lines

@@ -295,7 +295,7 @@ def _print_verified(results: list[dict[str, Any]]) -> None:
     )
     empty = sum(not each["batches"] and not each["problems"] for each in results)
     if empty:
-        print_line(f"{empty} more are empty")
+        print_line(f"{empty} more partitions are empty")
     for each in results:
         for row in each["problems"]:
             kind = "torn tail: a crash, or a broker that is writing" if row["is_torn_tail"] else "damaged"

@@ -188,7 +188,7 @@ class Effect:
 
 
 def _connect(bootstrap: str) -> Client:
-    """Connect without an ApiVersions request, because a rule for all APIs would fault it and could not be removed."""
+    """Connect without an ApiVersions request: a rule for all APIs would act on it, and it could not be removed."""
     return connect(bootstrap, introduces=False)
 
 

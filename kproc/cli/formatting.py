@@ -84,7 +84,7 @@ def _token(match: re.Match[str]) -> Formatter | bytes:
 
 
 def unescape(option: str, text: str) -> bytes:
-    """Return the bytes of an option's text with the escapes of a format string. An unknown escape is a usage error."""
+    """Return the bytes of an option's text, with escapes such as \\t replaced. An unknown escape is a usage error."""
     return _ESCAPES_ONLY.sub(lambda match: _escape(option, os.fsdecode(match[1])), os.fsencode(text))
 
 

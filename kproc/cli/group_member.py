@@ -83,7 +83,7 @@ class GroupMember:
             self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
-                raise Failure(f"{self._group}: {_words(error)}") from error
+                raise Failure(f"group {self._group}: cannot store offsets: {_words(error)}") from error
             # Ignore _STATE: the partition was reassigned to another member while we printed, and that member prints the
             # records again.
 
@@ -204,7 +204,7 @@ class GroupMember:
             for topic, numbers in numbers_by_topic(sorted(partitions)).items()
         )
         self._print_note(
-            f"reads {shown}" if shown else "has no partition left for us: other members read them"
+            f"reads {shown}" if shown else "has no partition for this member, because others read all of them"
         )
 
     def _print_note(self, words: str) -> None:

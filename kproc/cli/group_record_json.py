@@ -212,7 +212,7 @@ def _topics(partitions: Mapping[bytes, frozenset[int]]) -> dict[str, list[int]]:
 
 
 def _owned(owned: OwnedPartitions) -> dict[str, dict[str, int]]:
-    """Return topic id -> partition -> the epoch at which the member got it."""
+    """Return topic id -> partition -> the epoch at which the partition was assigned to the member, or NO_EPOCH."""
     return {
         uuid_text(topic_id): {str(partition): epoch for partition, epoch in sorted(epochs.items())}
         for topic_id, epochs in owned.items()

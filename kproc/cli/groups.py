@@ -214,7 +214,7 @@ def describe_groups(
 def described_groups(
     client: Client, bootstrap: str, names: list[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the descriptions by group, and a line for each group without a description or a coordinator."""
+    """Return the descriptions by group, and an error line for each group that is unknown or has another error."""
     from kproc.common.errors import ErrorCode
 
     rows = call_describe_groups(client, names)

@@ -53,7 +53,7 @@ class Declaration(NamedTuple):
 
 
 class _HelpTexts:
-    """Parts of the help that are the same for commands and groups of commands."""
+    """Methods that write the parts of the help which commands and groups of commands have in common."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words after the command's name in the usage line."""

@@ -51,7 +51,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The system assigns the lowest free number, which is this one.
+            # open(2) returns the lowest free descriptor, which is this stream's number.
             os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:

@@ -30,7 +30,7 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
 
 
 def is_topic_pattern(name: str) -> bool:
-    """Return True for a regular expression that begins with ^, as in librdkafka, and for a shell's pattern."""
+    """Return True for a regular expression that begins with ^, as in librdkafka, and for a glob (with *, ? or [)."""
     return name.startswith("^") or _GLOB.search(name) is not None
 
 

@@ -155,7 +155,7 @@ class StatusReader:
             self._client.close()
 
     def read(self) -> Status | None:
-        """Return the status, or None if the broker does not have it or denies it to this client."""
+        """Return the status, or None from the first error on, such as that of Kafka or of another host's broker."""
         from kproc.client import ClientError
 
         if self._client is None:

@@ -75,7 +75,7 @@ class Positions(NamedTuple):
     beyond: list[int]
 
     def at(self, number: int, offset: int) -> int:
-        """Return the offset, or the nearest one in the partition's range."""
+        """Return the offset, or the nearest one in the range from the partition's start to its end."""
         return min(max(offset, self.starts[number]), self.ends[number])
 
 

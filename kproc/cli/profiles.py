@@ -103,7 +103,7 @@ def use(
 
 
 def _print_use(name: str | None) -> None:
-    """Print the connection in use. An environment variable overrides `kproc profile use`."""
+    """Print the profile in use, and a line if an environment variable overrides it."""
     print_line(f"using {name}" if name is not None else "using no profile")
     connection = find_connection(None, None)
     if connection.profile != name:

@@ -68,7 +68,7 @@ class Progress:
         return self.ends is None
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Add partitions to read."""
+        """Add partitions that are assigned to this reader."""
         self._is_given = True
         self._mine.update(partitions)
         if self.ends is not None:
@@ -93,11 +93,11 @@ class Progress:
 
     @property
     def waiting(self) -> list[Partition]:
-        """The sorted partitions that have not been read to their end."""
+        """The sorted partitions that have not been read to their end, or all if the reader follows without an end."""
         return sorted(self._mine if self.ends is None else self._open)
 
     def skip(self, partition: Partition, offset: int) -> None:
-        """Skip the records before `offset`, because they cannot be read. Finish the partition if its end is reached."""
+        """Finish the partition if the records before `offset`, which cannot be read, were the last ones to read."""
         if self.ends is not None and offset >= self.ends.get(partition, 0):
             self.finish(partition)
 
@@ -306,7 +306,7 @@ class RecordReader:
         return records
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """Tell the source that these records were printed."""
+        """Report to the source that these records were printed, so that a group member commits their offsets."""
         self._source.on_printed(records)
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ class RecordReader:
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
 
     def _find_unreadable(self) -> None:
-        """Search the current positions for an unreadable batch. Report it, then stop or skip it."""
+        """Search the present positions for unreadable batches. Raise a Failure, or skip them if so configured."""
         from confluent_kafka import TopicPartition
 
         from kproc.client import ClientError

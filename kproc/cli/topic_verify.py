@@ -145,4 +145,4 @@ def _print(rows: list[dict[str, Any]], internal: set[str]) -> None:
             print_line(f"{name}: the batch at offsets {batch['offset']} to {last}: {batch['problem']}")
         more = row["unreadable"] - len(row["first"])
         if more:
-            print_line(f"{name}: {more} more")
+            print_line(f"{name}: {more} more unreadable batches")

@@ -198,7 +198,7 @@ def abort(
     if (transactional_id is None) == (topic is None):
         usage_error("name a transactional id, or --topic, --partition and --start-offset")
     if topic is not None and start_offset is None:
-        usage_error("--start-offset: find-hanging shows it")
+        usage_error("--topic needs --start-offset, which kproc txn find-hanging shows")
     consent.check("txn abort")
     with connect(bootstrap) as client:
         if transactional_id is not None:
