@@ -152,7 +152,10 @@ class ConsumerGroups:
         return result
 
     def _group_of(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerGroup:
-        """Return the group of a heartbeat. A member that joins creates the group, or converts a classic one."""
+        """Return the group of a heartbeat. A member that joins creates the group, or converts a classic one.
+
+        Raises GROUP_ID_NOT_FOUND if another member names no consumer group, or the id has a share or streams group.
+        """
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group

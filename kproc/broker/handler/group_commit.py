@@ -49,7 +49,10 @@ class GroupCommit:
         self.rounds = 0  # Rounds that were started since the last tick of the Handler, which resets it.
 
     def start_round(self) -> None:
-        """Start a round of fdatasync for all partitions that a request waits for, unless a round is running."""
+        """Start a round of fdatasync for the partitions in `unsynced`, unless a round is running.
+
+        Partitions above the limit of descriptors stay in `unsynced` for the next round.
+        """
         if self.syncing or not self.unsynced:
             return
         points: list[tuple[Log, SyncPoint]] = []

@@ -60,7 +60,7 @@ class ParkedBytes:
 
 
 class HeldConnection:
-    """The records that one connection sent after a large request, or while it rests.
+    """The parked records of one connection: a large request that waits, those behind one, or those sent while it rests.
 
     Frames in an arena stay there until the Processor recalls them. Records of a ring are copied: up to INFLIGHT_MAX of
     them, of 16 KiB each, which `parked` counts.
@@ -281,7 +281,7 @@ class HeldConnections:
             yield client, key
 
     def release(self, client: ProcessorPeer, key: bytes) -> list[tuple[int, bytearray]]:
-        """Stop parking the requests of a connection. Return its parked records, which are handled now."""
+        """Stop parking the requests of a connection. Return its parked records to handle now; none if it was closed."""
         held = client.held.pop(key, None)
         if held is None:
             return []

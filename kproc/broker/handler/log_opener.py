@@ -132,7 +132,10 @@ class LogOpener:
         return self._is_clean and self._table.is_untouched(partition)
 
     def delete_closed(self, topic: TopicImage, index: int) -> None:
-        """Rename the directory of a deleted partition that is not open. Set it aside if it lacks the topic's id."""
+        """Rename the directory of a deleted partition that is not open, so that the cleaner removes it.
+
+        Set it aside if it has another topic id, or records and no topic id. Do nothing if it does not exist.
+        """
         directory = self._directory_of(topic, index)
         # No Handler has used the partition yet, or a Handler died after the rename and before its
         # acknowledgement.

@@ -57,7 +57,7 @@ class MigratingConnections:
         return any(not moving.expires_ns for moving in self._moving.values())
 
     def move_out(self, origin: ClientPeer, connection_id: int, attempt: int) -> None:
-        """Keep the responses of parked requests from now on. Send the Processor a list of these requests (MOVED)."""
+        """Keep the responses of parked requests from now on. If any is parked, send the Processor a list (MOVED)."""
         self.discard(connection_id)  # Remove the rest of an earlier attempt to migrate.
         moving = self._moving[connection_id] = _Moving(origin)
         origin.moving[connection_id] = moving.kept, attempt

@@ -116,7 +116,7 @@ class Children:
             logger.debug("cannot send to %s: its process has ended and will be reaped next", agent)
 
     def introduce(self, role: ManagedRole) -> None:
-        """Link a role with every running peer. Both roles of a link get it with a new generation."""
+        """Link a role with every running peer, then send it `go`. Both roles get their link with a new generation."""
         for other in self.table:
             if role.child is None:
                 return

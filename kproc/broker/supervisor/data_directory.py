@@ -40,7 +40,10 @@ def make_fs(config: Config) -> Fs:
 
 
 class DataDirectory:
-    """An open, locked data directory."""
+    """An open, locked data directory.
+
+    Opening it creates a missing directory, and completes an interrupted restore or import. Raises FatalError.
+    """
 
     def __init__(self, config: Config, fs: Fs | None = None) -> None:
         self._fs = fs or make_fs(config)

@@ -95,7 +95,7 @@ class Snapshots:
             self._on_restore()
 
     def create(self) -> str:
-        """Create a snapshot of the broker's state and return its name."""
+        """Create a snapshot of the broker's state and return its name. Raises SnapshotFailed if SNAPSHOTS_MAX exist."""
         self._path.mkdir(_MODE, exist_ok=True)
         if len(os.listdir(self._path)) >= SNAPSHOTS_MAX:
             raise SnapshotFailed(f"{SNAPSHOTS_MAX} snapshots exist already, which is the limit: delete some")
