@@ -276,7 +276,8 @@ def confirm_changes(
 ) -> list[dict[str, str]]:
     """Return a row for each change, with the values before and after it.
 
-    Ask for a confirmation if a change resets a value that a client has set, or can delete records.
+    Ask for a confirmation if a change resets a value that a client has set, or can delete records. Raise a Failure if
+    the user declines, or if the resource has no setting of a name to unset.
     """
     from kproc.broker.config.dynamic import split_listener_key
 

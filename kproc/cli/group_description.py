@@ -211,9 +211,8 @@ def partition_name(partition: Partition) -> str:
 def parse_assignment(data: bytes) -> list[Partition]:
     """Parse a member's ConsumerProtocolAssignment and return its partitions.
 
-    Return an empty list for data in another format.
-
-    int16 version, int32 count of topics, each an int16-length name, an int32 count and int32 partitions.
+    Return an empty list for data in another format. The format: int16 version, int32 number of topics, and for each
+    topic a name with an int16 length, an int32 number of partitions, and their int32 numbers.
     """
     found: list[Partition] = []
     try:

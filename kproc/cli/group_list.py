@@ -101,7 +101,7 @@ def list_groups(
 def listed_groups(client: Client, states: list[str]) -> list[dict[str, Any]]:
     """Return a row for each group in one of `states`, or for all groups if `states` is empty.
 
-    Without members and lags.
+    Its members and lag are None, for add_members() and add_lags() to fill in.
     """
     from kproc.wire.header import ApiKey
 

@@ -88,7 +88,7 @@ class GroupMember:
             # records again.
 
     def permanent_error(self, error: Any) -> str | None:
-        """Return the message for a permanent error of the group, or None. librdkafka retries the others."""
+        """Return the message for a permanent error of the group, or None for an error that librdkafka retries."""
         from confluent_kafka import KafkaError
 
         from kproc.cli.record_sender import describe_error

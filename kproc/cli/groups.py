@@ -306,7 +306,8 @@ def _fetched_offsets(
     """Return the rows of OffsetFetch by group and partition.
 
     `refused` has the meaning that `committed_offsets` describes. require_stable: a partition whose offset an open
-    transaction changes gets the error UNSTABLE_OFFSET_COMMIT (KIP-447).
+    transaction changes gets the error UNSTABLE_OFFSET_COMMIT (KIP-447). Groups of a broker without __consumer_offsets
+    have no rows.
     """
     from kproc.common.errors import ErrorCode
 

@@ -131,9 +131,10 @@ def _follow(
 
 
 def _report_silent(answer: dict[str, Any], before: list[int]) -> list[int]:
-    """Print which Handlers do not respond, if the set has changed since `before`. Return their indexes.
+    """Print which Handlers do not respond if they are others than `before`, or that all respond again.
 
-    Only the control listener reports them. At another listener the response waits for all Handlers.
+    Return the indexes of Handlers that do not respond. Only the control listener reports them. At another listener the
+    response waits for all Handlers.
     """
     silent: list[int] = answer.get("silent", [])
     if silent and silent != before:

@@ -198,7 +198,7 @@ def reset(
 
 
 def _die_with(pid: int) -> None:
-    """End this process when process `pid` ends, whatever Spark is doing.
+    """End this process by SIGKILL when process `pid` ends, whatever Spark is doing.
 
     Spark's JVM then ends, because its stdin closes.
     """

@@ -382,9 +382,9 @@ class RecordReader:
                 self._on_unreadable(*partition, found)
 
     def _on_failed_search(self, error: Failure) -> None:
-        """Report a partition whose files cannot be read. librdkafka fetches again for ever and reports nothing.
+        """Raise the error of unreadable files, because librdkafka fetches again for ever and reports nothing.
 
-        A reader that follows goes on, because the shortage of a resource may end.
+        A reader that follows prints the error once, because the shortage of a resource may end. Log other errors.
         """
         from kproc.cli.batch_check import FilesUnreadable
 

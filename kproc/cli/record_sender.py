@@ -106,7 +106,7 @@ class RecordSender:
     def finish(self) -> int:
         """Wait until all records are delivered, and commit the transaction if there is one.
 
-        Return the number of records.
+        Return the number of records. Raise a Failure if a record was not delivered.
         """
         self._flush()
         if self._is_transactional:

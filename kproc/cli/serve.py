@@ -116,9 +116,9 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
 
 @contextlib.contextmanager
 def _log_file(path: Path | None) -> Iterator[None]:
-    """Append standard error to the file of --log-file while the broker runs.
+    """Redirect standard error to the end of the file of --log-file while the broker runs.
 
-    Restore the former standard error afterwards.
+    Restore the former standard error afterwards. Without a path do nothing.
     """
     if path is None:
         yield

@@ -107,7 +107,7 @@ class ShareReader:
         return self._is_repeating or (not self._follow and self._idle_s >= IDLE_S)
 
     def read(self, limit: int) -> list[Consumed]:
-        """Return up to `limit` records, or none if none has come within WAIT_S. Release further records at once."""
+        """Return up to `limit` records, or none if none came within WAIT_S. Release further and repeated records."""
         from confluent_kafka import AcknowledgeType, KafkaException
 
         from kproc.cli.record_sender import describe_error

@@ -42,8 +42,8 @@ class StatusSource:
     def request_status(self) -> dict[str, Any]:
         """Return the status from the broker, or from its supervisor if the broker does not answer in time.
 
-        If the supervisor does not answer either, request again and wait up to _ANSWER_MS for the broker. Raises
-        ConnectionFailed or ConnectionLost if neither can be reached.
+        If neither answers, raise ConnectionFailed or ConnectionLost if the broker cannot be reached. If the broker is
+        only slow, request the status again and wait up to _ANSWER_MS.
         """
         from kproc.client import AnswerTimeout, ConnectionFailed, ConnectionLost
 

@@ -260,9 +260,9 @@ def _check_writable(config: Path, consent: Consent) -> None:
 
 
 def _keep(config: Path | None, settings: Mapping[str, str], consent: Consent, output: Format) -> None:
-    """Offer to write the proposed settings into the file: show the change, ask, write.
+    """Offer to write the proposed settings into the file: show the change, ask, write. Without a file print them.
 
-    Messages go to stderr where stdout is JSON.
+    Print to stderr if stdout has JSON.
     """
     say = print_notes if output is Format.JSON else print_block
     if config is None:
