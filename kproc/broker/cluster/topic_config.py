@@ -414,7 +414,9 @@ ROWS: Final = (
 # Broker settings that apply to logs and that topics cannot override.
 LOG_SETTINGS: Final = frozenset({"producer.id.expiration.ms", "transaction.partition.verification.enable"})
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in ROWS}
-assert all(name in SETTINGS for row in ROWS for name in row.settings), "a row names a setting that is none"
+assert all(name in SETTINGS for row in ROWS for name in row.settings), (
+    "a row names a setting that does not exist"
+)
 
 
 def check_all(configs: Mapping[str, str | None]) -> dict[str, str]:

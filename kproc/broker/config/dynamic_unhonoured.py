@@ -34,7 +34,7 @@ _NO_TIERS: Final = "there is no tiered storage"
 _NO_POOL: Final = "processes do this work, there is no thread pool"
 _NO_JAVA: Final = "it names a Java class"
 _OPENSSL: Final = "OpenSSL decides this"
-_NO_SHARE_GROUPS: Final = "there are no share groups"
+_NO_BUFFER: Final = "coordinators keep no such buffer"
 _NO_OFFLOAD: Final = "assignors run in the Handler"
 
 
@@ -101,14 +101,14 @@ _ROWS: Final = (
         "group.coordinator.cached.buffer.max.bytes",
         INT,
         1048588,
-        "coordinators keep no such buffer",
+        _NO_BUFFER,
         at_least(524288),
     ),
     _row(
         "share.coordinator.cached.buffer.max.bytes",
         INT,
         1048588,
-        _NO_SHARE_GROUPS,
+        _NO_BUFFER,
         at_least(524288),
     ),
     _tiers("log.local.retention.bytes", LONG, -2, -2),
