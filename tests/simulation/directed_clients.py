@@ -67,6 +67,7 @@ class Filler(Worker):
     """Sends large requests and waits for each response, so that nothing is in work when its connection stalls."""
 
     def work(self) -> Life:
-        name = "x" * _FILLER_BYTES  # Too long for a topic, so that nothing is created.
-        yield from self.call(ApiKey.METADATA, 9, {"topics": [{"name": name}]})
+        topics = [{"name": "x" * _FILLER_BYTES}]  # No topic can have this name.
+        fields = {"topics": topics, "response_partition_limit": 10, "cursor": None}
+        yield from self.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, fields)
         yield from self.pause(self.rng.choice((0, 1, 5)))
