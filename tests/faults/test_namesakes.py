@@ -133,9 +133,9 @@ def test_deleted_records_stay_deleted_after_an_upgrade(
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        ("empty", "records up to offset 2 were stored"),
+        ("empty", "records below offset 2 were stored"),
         ("removed", "no segment from offset 0 on, but one was stored"),
-        ("directory", "records up to offset 2 were stored"),
+        ("directory", "records below offset 2 were stored"),
     ],
 )
 def test_log_below_its_recovery_point_is_rejected(

@@ -106,7 +106,10 @@ class CheckpointWriter:
                 problem = failure
         if problem is not None:
             logger.warning(
-                "log_start=unconfirmed partitions=%d: cannot read their files: %s", len(unread), problem
+                "log_start=unconfirmed partitions=%d: cannot compare the log starts of an older kproc with the "
+                "partitions' files, trying again at the next checkpoint: %s",
+                len(unread),
+                problem,
             )
         self._named_starts = unread
 

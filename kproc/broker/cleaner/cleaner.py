@@ -242,7 +242,11 @@ class Cleaner(LinkedRole):
         try:
             self._checkpoints.write(self._image)
         except StorageFailure as error:
-            logger.error("checkpoints were not written, the old ones stay: %s", error)
+            logger.error(
+                "cannot write the checkpoints of recovery points and log starts, trying again later; the old ones "
+                "stay: %s",
+                error,
+            )
 
     def _adopt(self, image: ClusterImage) -> None:
         before, self._image = self._image, image
@@ -274,7 +278,10 @@ class Cleaner(LinkedRole):
         self._checkpoints.write(self._image)
         unclosed = self._table.unclosed(self._image)
         if unclosed is not None:
-            logger.info("%s was not closed by its last owner, so the next start recovers all logs", unclosed)
+            logger.info(
+                "the Handler that owned %s did not close its log, so the next start recovers all logs",
+                unclosed,
+            )
         elif is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
         self._deleted.remove(at_once=True)

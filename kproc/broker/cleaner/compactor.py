@@ -193,7 +193,7 @@ class Compactor:
             except Exception as problem:
                 # Skip a damaged log until the cleaner starts again, as Kafka does, and compact the others.
                 logger.error(
-                    "compaction of %s-%d failed; the cleaner skips this log until its next start: %s",
+                    "compaction of %s-%d failed; this log is not compacted until the cleaner restarts: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
                 )  # fmt: skip
                 self.survey.mark_uncleanable(topic, partition.index, problem)
@@ -344,7 +344,12 @@ class Compactor:
         answer = yield from self._send_request(SWAP_SEGMENTS, body)
         took_us = answer.took_us if isinstance(answer, Swapped) else None
         if took_us is None:
-            logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)
+            reason = answer.refused if isinstance(answer, Swapped) else answer
+            logger.info(
+                "swap=refused partition=%s-%d: the log's owner did not confirm that it replaced the old segments; "
+                "discarding the compacted files: %s",
+                topic.name, index, reason,
+            )  # fmt: skip
             self._values[SLOT["compaction_swaps_refused"]] += 1
             remove_cleaned(self._fs, directory)
             return False
@@ -373,7 +378,11 @@ class Compactor:
         try:
             self._unlink(replaced)
         except StorageFailure as failure:
-            logger.warning("cannot unlink the replaced file %s: %s", replaced.path, failure)
+            logger.warning(
+                "cannot unlink %s, which a compaction has replaced; the next opening of the log unlinks it: %s",
+                replaced.path,
+                failure,
+            )
         return 1
 
     def _unlink(self, replaced: _ReplacedFile) -> None:

@@ -126,7 +126,7 @@ class DeletedDirectories:
         def rename() -> None:
             is_left = False
             for path in self._left_of(topic):
-                logger.info("removing %s: its topic was deleted while its owner was down", path)
+                logger.info("removing %s: its topic was deleted while the partition's owner was down", path)
                 try:
                     rename_checked(self._fs, path, rename_for_deletion, partial(self._is_left_of, topic))
                 except StorageFailure as error:

@@ -239,7 +239,8 @@ def check_listeners_change(
     if config.kproc_transport != "process":
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "Cannot update these configs dynamically: [listeners]: the roles share one process",
+            "Cannot update these configs dynamically: [listeners]: kproc.transport is "
+            f"{config.kproc_transport}; change the configuration and restart the broker",
         )
     try:
         end_points = parse_listeners(after, config.listener_security_protocol_map)

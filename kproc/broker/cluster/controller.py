@@ -254,7 +254,8 @@ class ControllerState:
         # Do not start if the ids differ, because somebody has mixed the data directories of two clusters.
         if self._image.cluster_id != cluster_id:
             raise FatalError(
-                f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"
+                f"the metadata log is of cluster {self._image.cluster_id}, but meta.properties is of {cluster_id}: "
+                "files of two data directories are mixed"
             )
         if problem := features.unsupported_level(self._image):
             raise FatalError(problem)

@@ -87,7 +87,7 @@ def records_of(batch: bytes, path: Path) -> list[r.Record]:
     try:
         return [r.decode_record(record.value or b"") for record in decode_records(batch)]
     except KafkaError as error:
-        raise Corrupt(f"{path}: a batch that cannot be read: {error}") from error
+        raise Corrupt(f"{path}: cannot decode the records of a batch: {error}") from error
     except msgspec.MsgspecError as error:
         # The batch is as it was written, because its CRC is right.
         raise NewerRecord(

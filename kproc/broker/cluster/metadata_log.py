@@ -93,7 +93,7 @@ class MetadataLog:
             return log, log._load()
         except OSError as error:
             log.close()
-            raise FatalError(f"metadata log in {log._directory}: {error}") from error
+            raise FatalError(f"cannot open the metadata log in {log._directory}: {error}") from error
         # The log is whole, and a newer version can read it. Do not advise the user to replace it with a copy.
         except NewerRecord:
             log.close()
@@ -148,13 +148,13 @@ class MetadataLog:
         try:
             self._fs.write(self._descriptor, [batch], position=self._size)
         except OSError as error:
-            self._undo_write(error)
+            self._fail_write(error)
         try:
             self._fs.sync(self._descriptor)
         except OSError as error:
             # After a failed fsync Linux marks the pages as clean, so a second sync would succeed without writing them.
             # The next start rewrites the last batch (_continue_log).
-            raise FatalError(f"cannot sync the metadata log {self._path}: {error}") from error
+            raise FatalError(f"cannot sync {self._path}, so the controller restarts: {error}") from error
         self._size += len(batch)
         self.version += len(records)
         # Store the synced size now and not at the next append, because this batch will be acknowledged: a start after
@@ -223,7 +223,7 @@ class MetadataLog:
             check_directories(self._fs, self._directory / snapshots[-1], image)
         if snapshots and not logs:
             # A crash cannot cause this, because the new log is durable before the old one is removed.
-            raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
+            raise Corrupt(f"the log that follows the snapshot {self._directory / snapshots[-1]} is missing")
         if logs:
             for path in logs:
                 # Remove an empty log behind the current one, because an older kproc would append to it.
@@ -282,7 +282,7 @@ class MetadataLog:
             records += records_of(data[position:end], path)
         # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
         if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
-            raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
+            raise Corrupt(f"{path}: damaged at byte {end}; the snapshot was complete when it got its name")
         # Compare the number of records, because a file that was cut between two batches looks whole.
         expected = dict(decode_records(data)[0].headers).get(_RECORD_COUNT)
         if expected is not None and expected != b"%d" % len(records):
@@ -340,7 +340,7 @@ class MetadataLog:
         # A torn write is the last thing in the last file. A good batch behind the damage was written later, after a
         # sync of all bytes before it, so no torn write has caused the damage.
         if not is_last or has_batch_after(data, end):
-            raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
+            raise Corrupt(f"{path}: damaged at byte {end}, although a later batch or file is intact")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
         descriptor = self._fs.open(path)
         try:
@@ -400,18 +400,20 @@ class MetadataLog:
             encoded[0] = encoded[0]._replace(headers=[(_RECORD_COUNT, b"%d" % snapshot_count)])
         return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
 
-    def _undo_write(self, error: OSError) -> None:
-        """Cut off the bytes of a failed write. Always raise: KafkaError after a Shortage, otherwise FatalError."""
+    def _fail_write(self, error: OSError) -> None:
+        """Raise FatalError for a failed write. After a Shortage cut off its bytes and raise KafkaError."""
         # After any error but a Shortage, the content of the disk is unknown. The controller ends, and its successor
         # reads the file again.
         if not isinstance(error, Shortage):
-            raise FatalError(f"cannot write to the metadata log {self._path}: {error}") from error
+            raise FatalError(f"cannot write to {self._path}, so the controller restarts: {error}") from error
         try:
             # Cut off the failed write. Otherwise the next batch would follow half a batch, and a start would take it
             # for a torn tail.
             self._fs.truncate(self._descriptor, self._size)
         except OSError as second:
-            raise FatalError(f"cannot truncate a failed write in {self._path}: {second}") from second
+            raise FatalError(
+                f"cannot truncate {self._path} after a failed write, so the controller restarts: {second}"
+            ) from second
         raise KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log cannot grow: {error.strerror}."
         ) from error

@@ -71,7 +71,10 @@ def _problem_with(key: str, current: int, count: int, config: Config) -> str | N
         return None
     # Reject a change with the other transports, because only processes can be added to a running broker.
     if config.kproc_transport != "process":
-        return f"Cannot update these configs dynamically: [{key}]: the roles share one process"
+        return (
+            f"Cannot update these configs dynamically: [{key}]: kproc.transport is {config.kproc_transport}; change "
+            "the configuration and restart the broker"
+        )
     if count < 1:
         reason = "value should be at least 1"
     elif count < current // 2:

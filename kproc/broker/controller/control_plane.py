@@ -152,7 +152,10 @@ class ControlPlane:
     ) -> None:
         """Handle an API's call to the controller, which is this process. No API of SERVED calls another role."""
         if peer != CONTROLLER:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "The control listener serves only requests to the controller.",
+            )
         self._controller.served_at_once.handle_own(call, body, on_reply)
 
     def _handle_record(self, kind: int, view: memoryview, link: Link) -> None:

@@ -237,7 +237,7 @@ class Controller(LinkedRole):
             if failure_of(reply) is not None:
                 self._next_token_check_ns = min(self._next_token_check_ns, now_ns + _TOKEN_RETRY_NS)
             for token_id in reply.get("removed", ()):
-                logger.info("the delegation token %s has expired", token_id)
+                logger.info("removed the delegation token %s, which has expired", token_id)
                 # Check again at the next tick, because one batch is limited and more tokens can have expired.
                 self._next_token_check_ns = 0
 
@@ -366,7 +366,9 @@ class Controller(LinkedRole):
         except StorageFailure as failure:
             # Fail the creation, because the new topic would otherwise open the old directory with its records.
             logger.error(
-                "cannot move an old directory with a new partition's name, so it is not created: %s", failure
+                "cannot move an old directory that has the name of a new partition, so the topics or partitions of "
+                "this request are not created: %s",
+                failure,
             )
             on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
             return

@@ -242,7 +242,9 @@ class Operations:
         if ticket is None:
             # Each change can take a minute, so a client that sends them without waiting must not fill the queue.
             if len(self._scales) > _WAITING_MAX:
-                raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
+                raise OperationFailed(
+                    f"scale: {_WAITING_MAX} changes wait already; try again when they are done (kproc status)"
+                )
             ticket = f"{self._started_ms}-{next(self._numbers)}"
             self._scales.append(_ScaleRequest(ticket, _requested_counts(body)))
         scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)

@@ -131,7 +131,7 @@ def walk_checked(
                 chunk = memoryview(fs.read(descriptor, wanted, position=position))
                 chunk_start, inside = position, 0
                 if len(chunk) < total:
-                    raise BadBatch(position, f"{len(chunk)} of {total} bytes could be read")
+                    raise BadBatch(position, f"only {len(chunk)} of its {total} bytes could be read")
             if crc32c(chunk[inside + CRC_FROM : inside + total]) != header[CRC]:
                 raise BadBatch(position, "its CRC-32C does not match")
         yield position, header

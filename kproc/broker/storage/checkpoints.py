@@ -98,7 +98,10 @@ def decode_lines(content: bytes, path: Path) -> list[str]:
         # The number of lines detects a file that was cut between two lines, which parses without an error.
         version, count, *lines = content.decode().splitlines()
         if version != _CHECKPOINT_VERSION or parse_number(count) != len(lines):
-            raise Corrupt(f"{path}: version {version!r} with {count!r} entries, but {len(lines)} follow")
+            raise Corrupt(
+                f"{path}: expected version {_CHECKPOINT_VERSION!r} and the entry count {len(lines)}, as many lines "
+                f"follow; found version {version!r} and the entry count {count!r}"
+            )
     except ValueError as error:
         raise Corrupt(f"{path}: not a checkpoint: {error}") from error
     return lines
@@ -153,7 +156,7 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
         except ValueError as error:
             raise Corrupt(f"{path}: bad line {short_name(line)!r}") from error
         if not (0 <= epoch <= INT32_MAX and 0 <= offset <= INT64_MAX):
-            raise Corrupt(f"{path}: {line!r} is out of range")
+            raise Corrupt(f"{path}: the epoch or the offset in line {line!r} is out of range")
         # Epochs and offsets increase in a file that was written whole, so anything else is damage.
         if epochs and (epoch <= epochs[-1][0] or offset < epochs[-1][1]):
             raise Corrupt(f"{path}: the lines are not in rising order at {line!r}")

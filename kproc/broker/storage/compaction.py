@@ -346,7 +346,7 @@ class CompactionPass:
             position, wanted = 0, self._chunk_bytes
             while position < segment.size:
                 chunk = fs.read(descriptor, min(wanted, segment.size - position), position=position)
-                batches, wanted = _split(chunk, f"{path} at {position}")
+                batches, wanted = _split(chunk, path, position)
                 if batches:
                     yield chunk, batches
                     position += batches[-1][0] + _total(batches[-1][1])
@@ -371,8 +371,11 @@ def _total(header: Header) -> int:
     return header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
 
 
-def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
-    """Return (the whole batches in a chunk, the number of bytes that the first batch needs if none is whole)."""
+def _split(chunk: bytes, path: Path, position: int) -> tuple[list[tuple[int, Header]], int]:
+    """Return (the whole batches in a chunk, the number of bytes that the first batch needs if none is whole).
+
+    `path` and `position`, where the chunk begins in the file, are for the error.
+    """
     batches: list[tuple[int, Header]] = []
     at, size, total = 0, len(chunk), HEADER_BYTES
     while at + HEADER_BYTES <= size:
@@ -383,7 +386,7 @@ def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
             or total < HEADER_BYTES
             or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
         ):
-            raise Corrupt(f"{where}: no batch {at} bytes behind it")
+            raise Corrupt(f"{path}: no valid batch header at position {position + at}")
         if at + total > size:
             break
         batches.append((at, header))

@@ -157,7 +157,7 @@ class CleanedSegment:
         assert self._index is not None
         assert self._time_index is not None
         if not self._time_index.append([(self._largest, self._largest_offset)]):
-            raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
+            raise DiskFull(errno.ENOSPC, f"no space for the last entry of {self.path(TIME_INDEX_SUFFIX)}")
         fs.set_modified(self._fd, modified_ns)
         # Write the checksum of the transaction index before the sync of the .log file, which makes its attribute
         # durable, too.

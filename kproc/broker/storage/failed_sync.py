@@ -36,7 +36,9 @@ def write_note(fs: Fs, directory: Path) -> None:
         if not fs.exists(path):
             fs.close(fs.open(path, create=True))
     except StorageFailure as failure:
-        logger.error("a failed sync could not be noted in %s: %s", directory, failure)
+        logger.error(
+            "a sync of the log failed, and the file %s that records this cannot be created: %s", path, failure
+        )
 
 
 def remove_note(fs: Fs, directory: Path) -> None:

@@ -250,7 +250,10 @@ class Log:
     ) -> Log:
         """Open a log with the state that its last owner exported. Scans nothing and keeps the leader epoch."""
         if exported["version"] != _STATE_VERSION:
-            raise Corrupt(f"log state of version {exported['version']} is not known")
+            raise Corrupt(
+                f"the last owner sent the log's state in version {exported['version']}; only version {_STATE_VERSION} "
+                "is known"
+            )
         directory = identity.directory
         segments = []
         for each in exported["segments"]:

@@ -139,7 +139,10 @@ class LogEndFinder:
             if lost.base_offset <= self._whole_below:
                 break
             logger.warning(
-                "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
+                "log=truncated end_offset=%d segment=%s: removing this empty segment, because the batches "
+                "before it are lost",
+                ends[len(segments) - 2],
+                lost.path(LOG_SUFFIX),
             )
             self._remove_from(len(segments) - 1)
         return ends[len(segments) - 1]
@@ -155,13 +158,14 @@ class LogEndFinder:
                 # shorter.
                 if trusted.position > segment.size:
                     size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
-                    raise Corrupt(f"{size}, but its last owner had published {trusted.position}")
+                    raise Corrupt(f"{size}, but the log's last owner had published {trusted.position} bytes")
                 return
         if self._segments[0].base_offset == trusted.end_offset:
             # Retention deleted the published segment, and the owner died before it published the new one.
             return
         raise Corrupt(
-            f"{self._directory} has lost segment {trusted.segment_base}, which its last owner had published"
+            f"{self._directory} has no segment with the base offset {trusted.segment_base}, but the log's last owner "
+            "had published it"
         )
 
     def _check_gap(self, number: int, end_offset: int) -> None:
@@ -306,7 +310,9 @@ class LogEndFinder:
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
         # Damage: a sync had confirmed these bytes, or an owner had published them and the host has not crashed since.
         if rebuild.next_offset < believed_end:
-            raise Corrupt(f"{where}; a whole batch had been synced, or published by its owner") from problem
+            raise Corrupt(
+                f"{where}; a whole batch at this position had been synced, or published by the log's last owner"
+            ) from problem
         # The mark in the .log file's attribute is newer than the recovery point, which a checkpoint stores once a
         # minute by default. So the mark shows damage that the recovery point does not.
         if problem.position < (synced := segment.read_synced_mark()):
@@ -323,7 +329,7 @@ class LogEndFinder:
             later.close()
         cut = segment.size - problem.position + sum(later.size for later in behind)
         logger.warning(
-            "log=truncated bytes=%d end_offset=%d behind=%s %s",
+            "log=truncated bytes=%d end_offset=%d followed_by=%s %s",
             cut, rebuild.next_offset, self._what_follows(number, problem, rebuild), where,
         )  # fmt: skip
         segment.truncate(problem.position)
@@ -357,7 +363,7 @@ class LogEndFinder:
             self._fs, segment.descriptor(), problem.position + 1, segment.size,
             next_offset=rebuild.next_offset, epochs=tuple(sorted(epochs)),
         )  # fmt: skip
-        return "nothing" if good is None else f"batch_at_{good}"
+        return "nothing" if good is None else f"batch_at_byte_{good}"
 
     def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
         """Return the epochs of the batches before a position, because leader-epoch-checkpoint may be missing."""

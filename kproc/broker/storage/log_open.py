@@ -48,7 +48,7 @@ def check_topic(
             f"it (topic_id: {checkpoints.uuid_text(topic_id)}) and restart the broker"
         )
     raise OtherTopic(
-        f"it has {describe_topic_id(found)}, but the topic of its name has {describe_topic_id(topic_id)}",
+        f"the directory has {describe_topic_id(found)}, but the topic of this name has {describe_topic_id(topic_id)}",
         found,
     )
 
@@ -67,7 +67,7 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
     if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
-    raise Corrupt(f"{directory} {found}, but records up to offset {confirmed} were stored: {WAY_OUT_OF_LOSS}")
+    raise Corrupt(f"{directory} {found}, but records below offset {confirmed} were stored: {WAY_OUT_OF_LOSS}")
 
 
 def load_from(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: int) -> Loaded | None:

@@ -99,7 +99,12 @@ class LogRetention:
             try:
                 write_start(state.fs, state.directory, state.epochs, durable=True)
             except StorageFailure as failure:
-                logger.warning("%s keeps its deleted segments: %s", state.directory, failure)
+                logger.warning(
+                    "%s keeps its deleted segments, trying again later, because the log's new start cannot be "
+                    "synced: %s",
+                    state.directory,
+                    failure,
+                )
                 return 0
             state.is_start_synced = True
         return state.segments.unlink_due(now_ms)
@@ -115,7 +120,7 @@ class LogRetention:
         if offset > state.high_watermark or offset < 0:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is above the high watermark {state.high_watermark}",
+                f"offset {offset} is negative or above the high watermark {state.high_watermark}",
             )
         if offset > state.start_offset:
             with state.done_or_offline("a move of the log's start"):

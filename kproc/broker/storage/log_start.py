@@ -95,7 +95,9 @@ def check_start(
         ):
             # No loss: before the first sync of the log a power loss can remove the names of its first segments.
             logger.warning(
-                "%s: the records in between were not synced before a crash, or files are missing", found
+                "%s: opening the log without the records in between, which were not synced before a crash, or whose "
+                "files are missing",
+                found,
             )
             return
         raise Corrupt(f"{found}: {_WAY_OUT}")
@@ -118,7 +120,10 @@ def _judge_without_epochs(directory: Path, first: int, recorded_start: int, *, i
     )
     if is_clean:
         raise Corrupt(f"{found}: {_WAY_OUT}")
-    logger.warning("%s: the records in between were deleted, or files are missing", found)
+    logger.warning(
+        "%s: opening the log without the records in between, which were deleted, or whose files are missing",
+        found,
+    )
 
 
 def _deleted_base(name: str) -> int | None:

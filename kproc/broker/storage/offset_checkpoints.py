@@ -170,7 +170,10 @@ def _decode(content: bytes, path: Path) -> dict[PartitionId, int]:
     try:
         version, count, *lines = body.decode("ascii").splitlines()
         if version != _VERSION or checkpoints.parse_number(count) != len(lines):
-            raise Corrupt(f"{path}: version {version!r} with {count!r} lines is not known")
+            raise Corrupt(
+                f"{path}: expected version {_VERSION!r} and the entry count {len(lines)}, as many lines follow; "
+                f"found version {version!r} and the entry count {count!r}"
+            )
         for line in lines:
             topic_id, index, at = line.split(" ")
             partition = checkpoints.parse_uuid_text(topic_id, path), checkpoints.parse_number(index)

@@ -47,7 +47,10 @@ def decode_snapshot(content: bytes) -> list[ProducerEntry]:
         raise Corrupt("the producer snapshot's CRC does not match")
     rows = content[SNAPSHOT_HEAD.size :]
     if count * SNAPSHOT_ENTRY.size != len(rows):
-        raise Corrupt(f"a producer snapshot of {count} entries has {len(rows)} bytes of them")
+        raise Corrupt(
+            f"a producer snapshot with {count} entries has {len(rows)} bytes of entries, not "
+            f"{count * SNAPSHOT_ENTRY.size}"
+        )
     entries = []
     for row in SNAPSHOT_ENTRY.iter_unpack(rows):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = row

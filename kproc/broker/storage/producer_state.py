@@ -288,7 +288,8 @@ class ProducerTable:
         if coordinator_epoch is not None and coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}",
+                f"a marker has the coordinator epoch {coordinator_epoch}, but producer {producer_id}'s last marker had "
+                f"{entry.coordinator_epoch}",
             )
 
     def record_marker(

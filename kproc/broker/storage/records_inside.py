@@ -155,7 +155,8 @@ def _check_records(
     for number, record in enumerate(records):
         if check_offsets and record.offset != number:
             raise KafkaError(
-                ErrorCode.INVALID_RECORD, f"record {number} of the batch has the offset delta {record.offset}"
+                ErrorCode.INVALID_RECORD,
+                f"record {number} of the batch has the offset delta {record.offset}, not {number}",
             )
         timestamp = record.timestamp_ms
         if timestamp > largest:

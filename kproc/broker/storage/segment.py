@@ -199,7 +199,9 @@ class LogSegment:
         # written to since the export.
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
-            raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not the file that its former owner handed over")
+            raise Corrupt(
+                f"{segment.path(LOG_SUFFIX)} or an index of it has changed since the log's last owner closed it"
+            )
         (
             segment.max_timestamp, segment.max_timestamp_offset, segment.first_timestamp,
             segment.created_ms, segment.bytes_since_index,
@@ -284,7 +286,7 @@ class LogSegment:
     def finish_time_index(self) -> None:
         """Add the largest timestamp so far, unless the last entry has it. Raises DiskFull if the disk has no space."""
         if not self.time_index.append([(self.max_timestamp, self.max_timestamp_offset)]):
-            raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
+            raise DiskFull(errno.ENOSPC, f"no space for the last entry of {self.path(TIME_INDEX_SUFFIX)}")
 
     def truncate(self, size: int) -> None:
         """Truncate the .log file to `size` bytes. The caller must truncate or rebuild the indexes."""

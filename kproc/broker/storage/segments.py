@@ -160,7 +160,9 @@ class SegmentList:
             try:
                 self._retire(segment, due_ms=due_ms, with_snapshot=True)
             except Shortage as failure:
-                logger.warning("cannot delete segment %s now: %s", segment.path(LOG_SUFFIX), failure)
+                logger.warning(
+                    "cannot delete segment %s, trying again later: %s", segment.path(LOG_SUFFIX), failure
+                )
                 break
             gone.append(segment)
         del self._segments[: len(gone)], self._bases[: len(gone)]
@@ -207,7 +209,7 @@ class SegmentList:
                 self._fs.unlink(self._doomed[0].path)
             except StorageFailure as failure:
                 # The next call retries, and so does the next opening of the log.
-                logger.warning("cannot unlink %s yet: %s", self._doomed[0].path, failure)
+                logger.warning("cannot unlink %s, trying again later: %s", self._doomed[0].path, failure)
                 break
             self._doomed.popleft()
             count += 1

@@ -79,7 +79,7 @@ def rename_checked(
         return moved
     # The directory was replaced between the check and the rename. The new topic's owner still has its files
     # open, because a rename moves the name and not the files.
-    logger.warning("renaming %s back: it belongs to a new topic", directory)
+    logger.warning("renaming a directory back to %s: it belongs to a new topic", directory)
     fs.rename(moved, directory)
     return None
 

@@ -103,7 +103,7 @@ def test_an_unchanged_handler_count_writes_nothing():
 def test_a_metadata_log_of_another_cluster_is_fatal():
     cluster = InMemoryController()
     cluster.do("register_cluster", cluster_id="test-cluster")
-    with pytest.raises(FatalError, match=r"of cluster test-cluster, meta.properties of other"):
+    with pytest.raises(FatalError, match=r"of cluster test-cluster, but meta.properties is of other"):
         cluster.do("register_cluster", cluster_id="other")
 
 

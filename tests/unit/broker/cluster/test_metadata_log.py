@@ -355,7 +355,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path, monkeypatch):
     path = tmp_path / METADATA_DIRECTORY / files(tmp_path)[0]
     data = path.read_bytes()
     path.write_bytes(data[:-1])
-    with pytest.raises(Corrupt, match="it was complete when it was renamed into place"):
+    with pytest.raises(Corrupt, match="the snapshot was complete when it got its name"):
         open_log(tmp_path)
 
 

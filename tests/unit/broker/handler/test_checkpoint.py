@@ -129,7 +129,7 @@ def test_log_that_ends_below_its_start_is_set_aside(start: Start, caplog: pytest
     ("what", "reason"),
     [
         ("segment", "no segment from offset 0 on, but one was stored"),
-        ("directory", "records up to offset 2 were stored"),
+        ("directory", "records below offset 2 were stored"),
     ],
 )
 def test_log_that_ends_below_its_recovery_point_is_offline(

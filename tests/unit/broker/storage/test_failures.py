@@ -106,9 +106,7 @@ def test_torn_tail_that_a_shortage_keeps_is_cut_by_next_append(
     again.close()
 
 
-def test_uncuttable_torn_tail_rejects_batches_and_ends_appends(
-    rig: LogRig, fs: FailingFs
-) -> None:
+def test_uncuttable_torn_tail_rejects_batches_and_ends_appends(rig: LogRig, fs: FailingFs) -> None:
     log = rig.open()
     append_one(log, sequenced(1, 0))
     fs.fail_write(after_bytes=100)

@@ -96,7 +96,12 @@ def test_timestamps_that_do_not_grow_are_left_out(times: TimeIndex) -> None:
     times.append([(10, 1001), (10, 1002), (9, 1003), (11, 1004)])
     times.append([(11, 1005), (-1, 1006)])
     assert (times.count, times.last(), times.last_timestamp) == (2, (11, 1004), 11)
-    assert [times.floor(timestamp) for timestamp in (0, 10, 11, 12)] == [None, (10, 1001), (11, 1004), (11, 1004)]
+    assert [times.floor(timestamp) for timestamp in (0, 10, 11, 12)] == [
+        None,
+        (10, 1001),
+        (11, 1004),
+        (11, 1004),
+    ]
 
 
 def test_truncation(offsets: OffsetIndex, times: TimeIndex) -> None:

@@ -47,7 +47,11 @@ def test_batches_are_numbered_in_place_and_come_back_as_sent(rig: LogRig) -> Non
     assert parse_header(first).partition_leader_epoch == 7
     check_batch(first)  # The CRC still matches: what was stamped lies before its bytes.
     assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
-    assert (log.state.start_offset, log.state.end_offset, log.state.active_bytes) == (0, 4, len(first) + len(second))
+    assert (log.state.start_offset, log.state.end_offset, log.state.active_bytes) == (
+        0,
+        4,
+        len(first) + len(second),
+    )
     log.close()
 
 

@@ -37,7 +37,9 @@ def write(log: Log, count: int = 6) -> None:
 
 
 def row_of(log: Log) -> TrustedEnd:
-    return TrustedEnd(log.state.end_offset, log.state.active_base, log.state.active_bytes, log.state.start_offset)
+    return TrustedEnd(
+        log.state.end_offset, log.state.active_base, log.state.active_bytes, log.state.start_offset
+    )
 
 
 def first_log(rig: LogRig) -> Path:
@@ -96,7 +98,7 @@ def test_lost_first_segment_without_epochs_is_rejected(
                 rig.open(clean=True, recorded_start=0)
             return
         log = rig.open(recorded_start=0)
-    assert "the records in between were deleted, or files are missing" in caplog.text
+    assert "the records in between, which were deleted, or whose files are missing" in caplog.text
     assert log.state.start_offset == 1
     log.close()
 

@@ -68,7 +68,7 @@ def test_files_that_changed_behind_a_transfer_are_refused(rig: LogRig) -> None:
     state = log.export_state()
     append_one(log, batch("late"))
     log.close(clean=False)
-    with pytest.raises(Corrupt, match="handed over"):
+    with pytest.raises(Corrupt, match="has changed since"):
         Log.import_state(
             rig.identity,
             rig.config,

@@ -168,7 +168,11 @@ class Walk:
 
     def power_loss(self) -> None:
         """The log loses batches that no sync has confirmed; small files may be newer."""
-        start, synced, active = self.log.state.start_offset, self.log.state.recovery_point, self.log.state.active
+        start, synced, active = (
+            self.log.state.start_offset,
+            self.log.state.recovery_point,
+            self.log.state.active,
+        )
         self.log.close(clean=False)
         keep = max(start, synced, active.base_offset)
         lost = [each for each in self.model.batches if each[0] >= keep]

@@ -81,9 +81,7 @@ def test_records_inside_are_looked_at_one_by_one(rig: LogRig) -> None:
     log.close()
 
 
-def test_record_errors_name_some_and_count_all(
-    rig: LogRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_errors_name_some_and_count_all(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_inside, "BAD_RECORDS_NAMED_MAX", 2)
     rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
     log = rig.open()

@@ -58,7 +58,9 @@ def test_open_log_that_ends_below_its_start_changes_nothing(rig: LogRig) -> None
     """The caller sets the directory aside: whatever is in it may be wanted."""
     write_log(rig, 3)
     before = rig.files
-    with pytest.raises(EndsBelowStart, match=r"ends at offset 6, but a DeleteRecords has moved its start to 50"):
+    with pytest.raises(
+        EndsBelowStart, match=r"ends at offset 6, but a DeleteRecords has moved its start to 50"
+    ):
         rig.open(start_offset=50)
     assert rig.files == before
 
@@ -87,7 +89,9 @@ def test_open_log_that_ends_below_what_was_synced_is_refused(
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("count", [1, 2])
-def test_lost_newest_segment_is_noticed_without_a_checkpoint(rig: LogRig, count: int, *, is_clean: bool) -> None:
+def test_lost_newest_segment_is_noticed_without_a_checkpoint(
+    rig: LogRig, count: int, *, is_clean: bool
+) -> None:
     """The checkpoint can be emptied together with the segment. A refused log keeps its files."""
     log = rig.open()
     append_one(log, batch("a", "b"))

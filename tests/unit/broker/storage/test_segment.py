@@ -75,9 +75,7 @@ def test_a_small_log_asks_for_nothing(rig: LogRig, fs: ReservingFs) -> None:
     log.close()
 
 
-def test_reserve_at_most_doubles_segment_up_to_bound(
-    rig: LogRig, fs: ReservingFs
-) -> None:
+def test_reserve_at_most_doubles_segment_up_to_bound(rig: LogRig, fs: ReservingFs) -> None:
     log = rig.open()
     write(log, 5 * RESERVE_BYTES_MAX)
     begun = [position for position, _ in fs.asked]

@@ -38,7 +38,9 @@ def found_at(log: Log, offset: int) -> int:
 
 def answers(log: Log) -> Iterator[object]:
     """The answer to each look-up by offset and by time. `Corrupt` if it is refused."""
-    calls: list[Callable[[], object]] = [lambda offset=offset: found_at(log, offset) for offset in range(2 * COUNT)]
+    calls: list[Callable[[], object]] = [
+        lambda offset=offset: found_at(log, offset) for offset in range(2 * COUNT)
+    ]
     calls += [lambda timestamp=timestamp: log.reader.offset_for_timestamp(timestamp) for timestamp in TIMES]
     calls += [lambda: [fact.largest_timestamp for fact in log.state.segment_info()]]
     for call in calls:

@@ -54,7 +54,9 @@ def send(log: Log, sequence: int = 0, *, epoch: int = 0, guard: Verification | N
 def end(
     log: Log, epoch: int = 0, *, coordinator_epoch: int = 0, is_commit: bool = True, version: int = 0
 ) -> AppendResult:
-    return log.appender.append_marker(PID, epoch, coordinator_epoch, is_commit=is_commit, transaction_version=version)
+    return log.appender.append_marker(
+        PID, epoch, coordinator_epoch, is_commit=is_commit, transaction_version=version
+    )
 
 
 def test_transaction_begins_only_when_coordinator_confirmed(log: Log) -> None:
@@ -226,16 +228,18 @@ def test_replayed_markers_leave_no_guard() -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_marker_without_space_ends_nothing_and_is_resendable(
-    rig: LogRig, *, is_commit: bool
-) -> None:
+def test_marker_without_space_ends_nothing_and_is_resendable(rig: LogRig, *, is_commit: bool) -> None:
     rig.fs = fs = FailingFs()
     log = rig.open()
     assert send(log, guard=begin(log)) == ErrorCode.NONE
     before = log.state.producers.entries()
     fs.fail_write(after_bytes=10)
     assert end(log, 1, is_commit=is_commit, version=2).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert (log.state.producers.entries(), log.state.last_stable_offset, log.state.end_offset) == (before, 0, 1)
+    assert (log.state.producers.entries(), log.state.last_stable_offset, log.state.end_offset) == (
+        before,
+        0,
+        1,
+    )
     assert not log.state.is_offline
     fs.heal()
     assert end(log, 1, is_commit=is_commit, version=2).error_code == ErrorCode.NONE
