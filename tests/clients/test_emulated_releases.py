@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("confluent_kafka")
 pytest.importorskip("kafka")
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaConsumer
 
 from kproc import BrokerFailed
+from kproc.broker.request.releases import load_releases
 from kproc.client import Client
 from kproc.client.errors import ConnectionLost
 from kproc.wire.header import ApiKey
@@ -25,7 +27,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.transports("process"), pytest.mar
 PRODUCE_AND_FETCH = {"2.1": (7, 10), "3.3": (9, 13), "4.0": (12, 17)}
 
 
-@pytest.fixture(params=PRODUCE_AND_FETCH)
+@pytest.fixture(scope="module", params=PRODUCE_AND_FETCH)
 def emulated(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
     """A release, and a broker that emulates it."""
     with forked_broker()(emulate=request.param) as broker:
@@ -64,6 +66,24 @@ def test_clients_use_versions_of_emulated_release(emulated: tuple[str, Any]) -> 
     pure = KafkaConsumer("t", **broker.client_config("kafka-python"), auto_offset_reset="earliest")
     assert next(pure).value == b"a" * 200
     pure.close()
+
+
+def test_client_sees_group_configs_of_emulated_release(emulated: tuple[str, Any]) -> None:
+    """`kproc.Broker` sets the default of a config that the release lacks: streams.initial.rebalance.delay.ms."""
+    release, broker = emulated
+    group = ConfigResource(ResourceType.GROUP, "configured")
+    admin = AdminClient(broker.client_config())
+    described = admin.describe_configs([group])[group]
+    if release != "4.0":
+        with pytest.raises(KafkaException, match="Unexpected resource type"):
+            described.result(PATIENCE_SECONDS)
+        return
+    rows = described.result(PATIENCE_SECONDS)
+    assert rows.keys() == set(load_releases()[release].group_configs)
+    assert all(row.is_default for row in rows.values())
+    broker.configure_group("configured", {"consumer.session.timeout.ms": 50_000})
+    with pytest.raises(RuntimeError, match=r"Unknown group config name: streams\.initial\.rebalance\.delay\.ms"):
+        broker.configure_group("configured", {"streams.initial.rebalance.delay.ms": 5})
 
 
 def test_data_of_newer_release_are_refused(tmp_path: Path) -> None:

@@ -320,7 +320,8 @@ class ConfigChanges:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, _STORED[resource_type])
         if resource_type == RESOURCE_GROUP:
-            after = group_config.check_all(after, self._config)
+            kept = before.keys() - {key for key, _, _ in changes}
+            after = group_config.check_all(after, self._config, kept)
         else:
             after = client_metrics_config.check_all(after)
         return [

@@ -142,12 +142,11 @@ def describe_group(
     names: the configs to describe, None for all.
     """
     overrides = image.resource_configs.get((RESOURCE_GROUP, name), {})
-    defaults = [
-        _Value(*_first(synonyms, row.default(config)), synonyms)
-        for row in group_config.ROWS
+    rows = [
+        (row.config, _Value(*_first(synonyms, row.default(config)), synonyms))
+        for row in group_config.visible_rows()
         for synonyms in (_group_synonyms(row, image, config),)
     ]
-    rows = [(row.config, default) for row, default in zip(group_config.ROWS, defaults, strict=True)]
     return _stored_rows(rows, overrides, SOURCE_GROUP, names)
 
 

@@ -7,7 +7,7 @@ The broker settings `group.*.min.*` and `group.*.max.*` are bounds. Kafka's defa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kproc.broker.cluster.topic_config import TopicConfig
@@ -182,6 +182,19 @@ ROWS: Final = (
     ),
 )  # fmt: skip
 GROUP_CONFIGS: Final[Mapping[str, GroupConfigRow]] = {row.config.name: row for row in ROWS}
+# Names that clients can see and set. `restrict` removes those that an emulated release lacks.
+_names = frozenset(GROUP_CONFIGS)
+
+
+def visible_rows() -> list[GroupConfigRow]:
+    """Return the rows of the configs that clients can see and set."""
+    return [row for row in ROWS if row.config.name in _names]
+
+
+def restrict(names: Iterable[str]) -> None:
+    """Treat all other names as unknown in the whole process, because the emulated release lacks these configs."""
+    global _names
+    _names = frozenset(names)
 
 
 def clamp_all(configs: Mapping[str, str], config: Config) -> dict[str, str]:
@@ -192,12 +205,18 @@ def clamp_all(configs: Mapping[str, str], config: Config) -> dict[str, str]:
     }
 
 
-def check_all(configs: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Validate and normalize a group's configs. Raise KafkaError(INVALID_CONFIG) for the first invalid one."""
+def check_all(
+    configs: Mapping[str, str], config: Config, kept: Container[str] = frozenset()
+) -> dict[str, str]:
+    """Validate and normalize a group's configs. Raise KafkaError(INVALID_CONFIG) for the first invalid one.
+
+    kept: the names of stored configs that the request does not change. They can be configs that the emulated release
+    lacks, because another release can have stored them.
+    """
     normalized: dict[str, str] = {}
     for name, text in configs.items():
         row = GROUP_CONFIGS.get(name)
-        if row is None:
+        if row is None or (name not in _names and name not in kept):
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
         normalized[name] = row.config.normalize(text)
     # Bounds come after the parsing of all configs, so that an unknown or malformed one is reported first, as in

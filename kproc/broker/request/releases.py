@@ -12,6 +12,11 @@ that change the quorum's members (AddRaftVoter, RemoveRaftVoter, UnregisterContr
 A release also lacks the types of resources with configs that came later: loggers (2.4, KIP-412), subscriptions to
 client metrics (3.7, KIP-714) and groups (4.0, KIP-848).
 
+The names of group configs are those that the class GroupConfig of kafka-group-coordinator 4.0.0, 4.3.0 and 4.4.0
+defines, without the internal ones. Real brokers of these versions list the same names. 4.1.0 added
+share.isolation.level and three configs of streams groups to the six of 4.0.0, and 4.2.0 added
+streams.initial.rebalance.delay.ms.
+
 Kafka 4.0 removed the oldest versions of many APIs (KIP-896). Emulated releases advertise them, but requests of these
 versions are rejected like unknown ones. Clients choose the highest common version, so only clients older than the
 releases that KIP-896 names meet this.
@@ -24,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.cluster import config_changes, features
+from kproc.broker.cluster import config_changes, features, group_config
 from kproc.broker.request import registry
 from kproc.wire.header import ApiKey, kafka_name
 
@@ -32,10 +37,14 @@ _FILE: Final = Path(__file__).with_name("releases.json")
 
 
 class Release(msgspec.Struct, frozen=True):
-    """The (lowest, highest) level of each feature and the (lowest, highest) version of each API of a release."""
+    """The (lowest, highest) level of each feature and the (lowest, highest) version of each API of a release.
+
+    group_configs: the names of the configs that a group can have.
+    """
 
     features: dict[str, tuple[int, int]]
     versions: dict[str, tuple[int, int]]
+    group_configs: tuple[str, ...] = ()
 
 
 _decoder: Final = msgspec.json.Decoder(dict[str, Release])
@@ -56,20 +65,19 @@ def emulate_release(name: str) -> None:
     registry.restrict({int(keys[api]): versions for api, versions in release.versions.items()})
     features.restrict(release.features)
     config_changes.restrict(_missing_resource_types(release))
+    group_config.restrict(release.group_configs)
 
 
 def _missing_resource_types(release: Release) -> list[int]:
     """Return the types of resources whose configs a release does not have.
 
-    A release has the configs of loggers and of client metrics if it has the API that was introduced with them, and
-    those of groups if it has the feature group.version.
+    A release has the configs of loggers and of client metrics if it has the API that was introduced with them.
     """
     apis = {
         config_changes.RESOURCE_BROKER_LOGGER: "IncrementalAlterConfigs",
         config_changes.RESOURCE_CLIENT_METRICS: "ListConfigResources",
     }
     missing = [kind for kind, api in apis.items() if api not in release.versions]
-    # Kafka 3.9 advertises the APIs of consumer groups already, but has no configs of groups.
-    if features.GROUP_VERSION not in release.features:
+    if not release.group_configs:
         missing.append(config_changes.RESOURCE_GROUP)
     return missing

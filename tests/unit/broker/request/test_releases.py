@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
 from kproc.broker.api import load_all
-from kproc.broker.cluster import config_changes, features
-from kproc.broker.cluster.describe import describe_cluster_default
+from kproc.broker.cluster import config_changes, features, group_config
+from kproc.broker.cluster.describe import describe_cluster_default, describe_group
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config.own_settings import RELEASES
 from kproc.broker.request import registry
@@ -21,6 +22,7 @@ from tests.support.kafka_apis import ADVERTISED
 load_all()
 KEYS = {kafka_name(key): key for key in ApiKey}
 NEWEST = RELEASES[-1]
+GROUP = config_changes.RESOURCE_GROUP
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def restored_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "FEATURES", features.FEATURES)
     monkeypatch.setattr(features, "_BY_NAME", features._BY_NAME)
     monkeypatch.setattr(config_changes, "_resource_types", config_changes._resource_types)
+    monkeypatch.setattr(group_config, "_names", group_config._names)
 
 
 def test_releases_have_only_apis_and_versions_of_this_broker() -> None:
@@ -76,6 +79,36 @@ def test_emulated_release_bounds_feature_levels() -> None:
     assert shown["metadata.version"] == 25
     assert "share.version" not in shown
     assert "supports at most" in str(features.unsupported_level(image))
+
+
+def test_releases_have_the_group_configs_of_their_time() -> None:
+    found = {name: set(release.group_configs) for name, release in load_releases().items()}
+    assert [len(found[name]) for name in RELEASES] == [0, 0, 0, 0, 6, 17, 21]
+    assert found["4.0"] < found["4.3"] < found["4.4"] == set(group_config.GROUP_CONFIGS)
+
+
+@pytest.mark.usefixtures("restored_tables")
+def test_emulated_release_rejects_later_group_configs() -> None:
+    """Real 4.0.0 gives the same error. A later config that is stored already is hidden and can be deleted."""
+    later, stored, known = "share.isolation.level", "streams.initial.rebalance.delay.ms", "share.session.timeout.ms"
+    cluster = InMemoryController()
+    cluster.alter(changes(GROUP, "g", (stored, 0, "7")))
+    emulate_release("4.0")
+
+    def alter(*change: Any) -> tuple[int, str | None]:
+        (row,) = cluster.alter(changes(GROUP, "g", change))
+        return row["error_code"], row["error_message"]
+
+    for name, value in ((later, "read_committed"), (stored, "8"), (stored, "7")):
+        assert alter(name, 0, value) == (ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+    assert alter(known, 0, "50000") == (0, None)
+    shown = {row["name"]: row["value"] for row in describe_group("g", cluster.image, cluster.config)}
+    assert shown.keys() == set(load_releases()["4.0"].group_configs)
+    assert shown[known] == "50000"
+    assert describe_group("g", cluster.image, cluster.config, [stored, later]) == []
+    assert cluster.image.resource_configs[GROUP, "g"] == {stored: "7", known: "50000"}
+    assert alter(stored, 1, None) == (0, None)
+    assert cluster.image.resource_configs[GROUP, "g"] == {known: "50000"}
 
 
 @pytest.mark.usefixtures("restored_tables")
