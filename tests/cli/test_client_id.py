@@ -37,7 +37,7 @@ def test_all_requests_of_a_command_have_its_client_id(
         (["produce", TOPIC, "--transactional-id", "t"], "another\n"),
         (["consume", TOPIC], ""),
         (["consume", TOPIC, "--group", "g"], ""),
-        (["topic", "list"], ""),
+        (["topic", "describe", TOPIC], ""),
         (["status"], ""),
         (["perf", "produce", TOPIC, "--records", "1"], ""),
         (["perf", "produce", TOPIC, "--records", "1", "--transaction-records", "1"], ""),
@@ -56,7 +56,7 @@ def test_client_id_of_the_file_counts_without_the_option(
 ) -> None:
     where = ("--bootstrap", broker.bootstrap, "--command-config", str(client_file))
     for options, name in (((), "from-file"), (("--client-id", "given"), "given")):
-        for command in (["topic", "list"], ["consume", TOPIC]):
+        for command in (["topic", "describe", TOPIC], ["consume", TOPIC]):
             with broker.requests.recording() as requests:
                 done = call_kproc(capsys, *command, *where, *options)
                 names = {seen.client_id for seen in requests.list()}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from kproc.wire import schema_additions, schema_source, schema_table
 from kproc.wire.header import ApiKey
 from kproc.wire.schema import Schema
 
 
+@pytest.mark.long
 def test_schema_table_equals_kio_and_additions() -> None:
     """After an update of kio: `python -m kproc.wire.schema_source`."""
     assert schema_table.PATH.read_text() == schema_source.make_table()
