@@ -100,7 +100,7 @@ def do_at_once(
     reply, records = state.handle(op, body)
     failure = failure_of(reply)
     if failure is not None:
-        raise FatalError(f"{op}: {failure}")
+        raise FatalError(f"the metadata operation {op} was rejected: {failure}")
     if records:
         log.commit(image, records)
     return reply

@@ -199,7 +199,9 @@ class MetadataLog:
         except StorageFailure as failure:
             # Only warn, because no record is lost. Without the mark the next start cannot tell some kinds of
             # damage from a torn write.
-            logger.warning("metadata_log=not_marked reason=%s", failure)
+            logger.warning(
+                "metadata_log=not_marked: cannot store the number of synced bytes; reason=%s", failure
+            )
 
     # -- opening
 

@@ -181,7 +181,10 @@ class ClassicGroups:
     # -- records -----------------------------------------------------------------------------------------------
 
     def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
-        """Append the state of a group; return True if it is in the log now."""
+        """Append a group's state to the log. Return False if the log rejected the record, for example on a full disk.
+
+        `on_written` gets the result when a sync has confirmed the record or has failed.
+        """
 
         def on_done(code: Code) -> None:
             if self.is_over:

@@ -99,8 +99,8 @@ def decode_lines(content: bytes, path: Path) -> list[str]:
         version, count, *lines = content.decode().splitlines()
         if version != _CHECKPOINT_VERSION or parse_number(count) != len(lines):
             raise Corrupt(
-                f"{path}: expected version {_CHECKPOINT_VERSION!r} and the entry count {len(lines)}, as many lines "
-                f"follow; found version {version!r} and the entry count {count!r}"
+                f"{path}: expected version {_CHECKPOINT_VERSION!r} and entry count {len(lines)}, the number of lines "
+                f"that follow; found version {version!r} and entry count {count!r}"
             )
     except ValueError as error:
         raise Corrupt(f"{path}: not a checkpoint: {error}") from error

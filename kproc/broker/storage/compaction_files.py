@@ -258,7 +258,12 @@ def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
         # The .swap file is damaged, and the oldest old segment is removed already. Assume that the crash came during
         # the renames from .swap to the final names, and finish them.
         end_offset = base
-    logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
+    logger.info(
+        "swap=finished directory=%s base=%d end=%d: finished a compaction that a crash had interrupted",
+        directory,
+        base,
+        end_offset,
+    )
     names = fs.list_directory(directory)
     replaced = sorted(
         old
@@ -284,7 +289,13 @@ def _read_swap_end(fs: Fs, directory: Path, base: int) -> int | None:
         for _, header in walk_headers(fs, descriptor, 0, fs.facts(descriptor).st_size):
             end_offset = last_offset_of(header) + 1
     except BadBatch as problem:
-        logger.error("swap=damaged directory=%s base=%d reason=%s", directory, base, problem)
+        logger.error(
+            "swap=damaged directory=%s base=%d: discarding the .log.swap file if the old segment exists, else "
+            "keeping it; reason=%s",
+            directory,
+            base,
+            problem,
+        )
         return None
     finally:
         fs.close(descriptor)

@@ -56,7 +56,8 @@ def convert_partition(fs: Fs, directory: Path, *, dry_run: bool = False) -> Conv
         try:
             count = _convert_segment(fs, directory, base, is_last=base == bases[-1], dry_run=dry_run)
         except ValueError as error:  # The offsets do not increase.
-            raise Corrupt(f"{directory / segment_file_name(base, LOG_SUFFIX)}: {error}") from error
+            path = directory / segment_file_name(base, LOG_SUFFIX)
+            raise Corrupt(f"{path}: cannot convert its messages: {error}") from error
         if count:
             segments += 1
             records += count

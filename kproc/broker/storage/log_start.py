@@ -43,7 +43,11 @@ def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool 
     try:
         checkpoints.write_leader_epochs(fs, directory, epochs.entries(), durable=durable)
     except Shortage as failure:
-        logger.warning("leader_epochs=removed directory=%s reason=%s", directory, failure)
+        logger.warning(
+            "leader_epochs=removed directory=%s: the next opening of the log rebuilds them; reason=%s",
+            directory,
+            failure,
+        )
         fs.unlink(directory / checkpoints.LEADER_EPOCH_FILE)
         if durable:
             sync_directory(fs, directory)

@@ -171,8 +171,8 @@ def _decode(content: bytes, path: Path) -> dict[PartitionId, int]:
         version, count, *lines = body.decode("ascii").splitlines()
         if version != _VERSION or checkpoints.parse_number(count) != len(lines):
             raise Corrupt(
-                f"{path}: expected version {_VERSION!r} and the entry count {len(lines)}, as many lines follow; "
-                f"found version {version!r} and the entry count {count!r}"
+                f"{path}: expected version {_VERSION!r} and entry count {len(lines)}, the number of lines that follow; "
+                f"found version {version!r} and entry count {count!r}"
             )
         for line in lines:
             topic_id, index, at = line.split(" ")

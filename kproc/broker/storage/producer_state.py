@@ -201,7 +201,7 @@ class ProducerTable:
             if must_be_confirmed and (verification is None or not verification.is_confirmed):
                 raise KafkaError(
                     ErrorCode.INVALID_TXN_STATE,
-                    f"producer {producer_id} has no open transaction in this partition",
+                    f"the coordinator has not confirmed a transaction of producer {producer_id} in this partition",
                 )
             if verification is not None:
                 _check_first(entry, verification, first_sequence)
