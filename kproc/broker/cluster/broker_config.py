@@ -15,6 +15,7 @@ from collections.abc import Set
 from typing import Final
 
 from kproc.broker.cluster.connection_limits import CONNECTION_LIMITS, LIMITS_OF_LISTENERS
+from kproc.broker.cluster.host_names import needs_lookup
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.broker.cluster.role_counts import ROLE_COUNTS
 from kproc.broker.cluster.topic_config import LOG_SETTINGS, ROWS, kafka_wording, not_a
@@ -29,7 +30,7 @@ from kproc.broker.config import (
 )
 from kproc.broker.config.dynamic import split_listener_key
 from kproc.broker.config.exposure import exposure_error
-from kproc.broker.config.listeners import is_address, parse_listeners
+from kproc.broker.config.listeners import parse_listeners
 from kproc.broker.config.sasl_settings import check_sasl_listener
 from kproc.broker.config.values import HIDDEN, Secret, parse_value, wire_text, without_url_secrets
 from kproc.common.errors import ErrorCode, KafkaError
@@ -251,5 +252,5 @@ def check_listeners_change(
     for each in end_points:
         if problem := exposure_error(config, each, each.host):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: {problem}")
-        if each.host and not is_address(each.host) and each.host not in resolvable:
+        if each.host and each.host not in resolvable and needs_lookup(each.host):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: cannot resolve the host of {each}")

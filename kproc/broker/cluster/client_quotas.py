@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Final
 
 from kproc.broker.cluster import records as r
-from kproc.broker.cluster.host_names import RESOLVABLE
-from kproc.broker.config.listeners import is_address
+from kproc.broker.cluster.host_names import RESOLVABLE, needs_lookup
 from kproc.broker.config.values import INT_MAX, LONG_MAX
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -164,7 +163,7 @@ class QuotaChanges:
     def alter(self, body: Row) -> tuple[Reply, list[r.Record]]:
         """Handle AlterClientQuotas. Each entry succeeds or fails as a whole and independently of the others.
 
-        The field RESOLVABLE of the body has the host names in the request that were resolved.
+        The field RESOLVABLE of the body has the hosts in the request that were resolved.
         """
         resolvable = frozenset(body.get(RESOLVABLE, ()))
         entries: list[Row] = []
@@ -193,7 +192,7 @@ class QuotaChanges:
         host = names.get(IP)
         # As in ClientQuotaControlManager, a host name must resolve, because a quota without an address would
         # limit nobody.
-        if host is not None and host not in resolvable and not is_address(host):
+        if host is not None and host not in resolvable and needs_lookup(host):
             raise _invalid(f"{host} is not a valid IP or resolvable host.")
         keys = _IP_KEYS if IP in names else _CLIENT_KEYS
         before, given = self._quotas().of(entity), set()

@@ -17,13 +17,21 @@ RESOLVABLE: Final = "resolvable"
 
 
 def host_names(op: str, body: dict[str, Any], config: Config) -> frozenset[str]:
-    """Return the host names in an operation that must be resolved. Literal addresses are left out."""
+    """Return the hosts in an operation for which `needs_lookup` is True."""
     hosts: Iterator[str] = iter(())
     if op == "alter_client_quotas":
         hosts = _of_quotas(body)
     elif op in ("alter_configs", "incremental_alter_configs"):
         hosts = _of_listeners(body, config)
-    return frozenset(host for host in hosts if host and not is_address(host))
+    return frozenset(host for host in hosts if host and needs_lookup(host))
+
+
+def needs_lookup(host: str) -> bool:
+    """Return True for a host name, and for an address with a scope such as `fe80::1%eth0`.
+
+    As in Kafka, an address with a scope is rejected if this host has no such interface. The look-up checks that.
+    """
+    return "%" in host or not is_address(host)
 
 
 def _of_quotas(body: dict[str, Any]) -> Iterator[str]:

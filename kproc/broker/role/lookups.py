@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from kproc.broker.config.listeners import is_address
+
 logger = logging.getLogger(__name__)
 
 Found = Mapping[str, list[str]]
@@ -119,9 +121,19 @@ class Lookups:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return every address of a host name. An address is returned as it is, without a look-up."""
+    """Return every address of a host name. An address is returned as it is.
+
+    Raise OSError for an unknown name, and for an address with a scope (`fe80::1%eth0`) that names no interface.
+    """
     # socket.getaddrinfo() ignores everything after a NUL, so `localhost\0x` would be localhost.
     if "\0" in host:
         raise socket.gaierror(socket.EAI_NONAME, "a host name has no NUL character")
+    scope = host.partition("%")[2]
+    if scope and is_address(host):
+        # Raises OSError if there is no such interface. As Java's InetAddress, accept any number. getaddrinfo(3) would
+        # reject the name of an interface behind an address that is not link-local.
+        if not scope.isdecimal():
+            socket.if_nametoindex(scope)
+        return [host]
     # getaddrinfo(3) without a type returns each address once for every type of socket.
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

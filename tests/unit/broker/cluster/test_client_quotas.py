@@ -115,6 +115,7 @@ def test_validation_changes_nothing(quotas: Quotas) -> None:
         ({"ip": "127.0.0.1%\0"}, [], "is not a valid IP or resolvable host"),
         ({"ip": "127.0.0.1%lo"}, [], "is not a valid IP or resolvable host"),
         ({"ip": "fe80::1%a\nb"}, [], "is not a valid IP or resolvable host"),
+        ({"ip": "fe80::1%nosuch"}, [], "fe80::1%nosuch is not a valid IP or resolvable host"),
         ({"ip": "10.0.0.1"}, [(PRODUCE, 5.0)], "Invalid configuration key producer_byte_rate"),
         (
             {"user": "u"},
