@@ -129,8 +129,11 @@ def error_response(request: Fields, code: int, _message: str | None) -> Fields:
         for topic in request["topics"] or []
     ]
     for found in request.get(_FOUND, ()):
-        row = _row_of({**found, "partitions": ()}, -1)
-        rows.append(topic_error(row["name"], row["topic_id"], code))
+        topic: TopicImage | Fields = found["topic"]
+        if isinstance(topic, TopicImage):
+            rows.append(topic_error(topic.name, topic.topic_id, code))
+        else:
+            rows.append(topic_error(topic["name"], topic["topic_id"], code))
     return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": rows, "error_code": int(code)}
 
 
