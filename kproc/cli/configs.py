@@ -41,7 +41,7 @@ from kproc.cli.config_requests import (
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.tables import print_table
-from kproc.common.regular_file import read_bounded_text
+from kproc.common.regular_file import FILE_BYTES_MAX, read_bounded_text
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -205,7 +205,7 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
     if file is None:
         return []
     try:
-        text = sys.stdin.read() if file == "-" else read_bounded_text(file)
+        text = _standard_input() if file == "-" else read_bounded_text(file)
         # In the C locale, Python keeps other bytes as surrogates. The error of a later encode() would show a password.
         text.encode()
     except UnicodeError:
@@ -214,6 +214,13 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
         {"name": name, "config_operation": _SET, "value": value}
         for name, value in parse_properties(text).items()
     ]
+
+
+def _standard_input() -> str:
+    text = sys.stdin.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        usage_error(f"--file -: larger than {FILE_BYTES_MAX} characters")
+    return text
 
 
 def _reject_unset_of_read_only(client: Client, resource: Resource, names: list[str] | None) -> None:

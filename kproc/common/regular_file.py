@@ -10,6 +10,10 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO, Final
+
+FILE_BYTES_MAX: Final = 16 << 20
+"""Limit of a file of settings, a key store or a specification, whose real sizes are a few KB."""
 
 
 def open_regular(path: str | Path, flags: int, mode: int = 0o600) -> int:
@@ -34,24 +38,30 @@ def open_regular(path: str | Path, flags: int, mode: int = 0o600) -> int:
 def read_regular(path: str | Path, bytes_max: int) -> bytes:
     """Return the content of a file. Raise OSError as `open_regular`, and EFBIG for more than `bytes_max` bytes."""
     with open(open_regular(path, os.O_RDONLY), "rb") as file:
-        data = file.read(bytes_max + 1)
-    if len(data) > bytes_max:
-        raise OSError(errno.EFBIG, f"Larger than {bytes_max} bytes", str(path))
-    return data
+        return _read_up_to(file, bytes_max, path)
 
 
-def read_bounded_text(path: str | Path, characters_max: int = 1 << 24) -> str:
-    """Return the UTF-8 text of a file, which can be a pipe. Not for roles, because a FIFO can block.
+def read_bounded(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Return the content of a file, which can be a pipe. Not for roles, because a FIFO can block.
 
-    Raise OSError also for more than `characters_max` characters, such as of /dev/zero, and for a path with a NUL.
+    Raise OSError also for more than `bytes_max` bytes, such as of /dev/zero, and for a path with a NUL.
     """
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "A path has no NUL", str(path))
-    with open(path, encoding="utf-8") as file:
-        text = file.read(characters_max + 1)
-    if len(text) > characters_max:
-        raise OSError(errno.EFBIG, f"Larger than {characters_max} characters", str(path))
-    return text
+    with open(path, "rb") as file:
+        return _read_up_to(file, bytes_max, path)
+
+
+def read_bounded_text(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> str:
+    """Return the UTF-8 text of a file as `read_bounded` does, with every line end as a newline."""
+    return read_bounded(path, bytes_max).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _read_up_to(file: BinaryIO, bytes_max: int, path: str | Path) -> bytes:
+    data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"Larger than {bytes_max} bytes", str(path))
+    return data
 
 
 def _not_regular(path: str | Path) -> OSError:

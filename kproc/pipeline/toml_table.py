@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.broker.config.toml_lines import KeyPath, key_lines
+from kproc.common.regular_file import read_bounded_text
 
 _AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
@@ -69,7 +70,7 @@ def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Places]:
 def read_text(path: Path, shown: str) -> str:
     """Read a specification. Raise SpecError with the reason. `shown` is the path for messages."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded_text(path)
     except OSError as error:
         raise SpecError(f"{shown}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.config.values import ConfigError, show
+from kproc.common.regular_file import read_bounded
 
 
 class Flag(NamedTuple):
@@ -45,7 +46,7 @@ class FileValue(NamedTuple):
 def read_settings_file(path: Path) -> dict[str, FileValue]:
     """Read a `.toml` file as TOML and any other file as Kafka's server.properties."""
     try:
-        raw = path.read_bytes()
+        raw = read_bounded(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if path.suffix.lower() == ".toml":

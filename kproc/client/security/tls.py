@@ -13,6 +13,7 @@ from typing import Any, Final
 from kproc.broker.config.values import ConfigError
 from kproc.client.errors import ConnectionBroken, SecurityFailed
 from kproc.client.security.settings import PROTOCOLS, Store, Tls
+from kproc.common.regular_file import read_bounded
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _JKS: Final = b"\xfe\xed\xfe\xed"
@@ -210,7 +211,7 @@ def _content(store: Store, name: str) -> bytes:
     if store.pem:
         return store.pem.encode()
     try:
-        return Path(store.location).read_bytes()
+        return read_bounded(store.location)
     except OSError as error:
         raise ConfigError(f"{name}: cannot read {store.location}: {error.strerror}") from None
     except ValueError as error:

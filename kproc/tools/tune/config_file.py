@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import ConfigError
+from kproc.common.regular_file import read_bounded
 
 _COMMENT: Final = "# by kproc tune"
 # A line `key = value # comment`. Groups: key, equals sign with its blanks, value, and the rest with any comment.
@@ -56,7 +57,7 @@ def names(text: str, *, is_toml: bool) -> set[str]:
 def read(path: Path) -> str:
     """Return the file's text with its newlines unchanged, or "" if it does not exist. Raise ConfigError on errors."""
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_bounded(path).decode("utf-8")
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kproc.common.regular_file import open_regular, read_bounded_text, read_regular
+from kproc.common.regular_file import open_regular, read_bounded, read_bounded_text, read_regular
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_APPEND])
@@ -41,15 +42,20 @@ def test_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
         read_regular(tmp_path / "missing", 4)
 
 
-def test_text_is_read_up_to_its_bound_from_file_and_pipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("read", "expected"), [(read_bounded, "größe\r\n".encode()), (read_bounded_text, "größe\n")]
+)
+def test_pipe_and_device_are_read_up_to_the_bound(
+    read: Callable[[str, int], object], expected: object
+) -> None:
     reading, writing = os.pipe()
-    os.write(writing, "größe".encode())
+    os.write(writing, "größe\r\n".encode())
     os.close(writing)
-    assert read_bounded_text(f"/dev/fd/{reading}", 5) == "größe"
+    assert read(f"/dev/fd/{reading}", 9) == expected
     os.close(reading)
-    for path, problem in (("/dev/zero", "Larger than 5 characters"), ("a\0b", "A path has no NUL")):
+    for path, problem in (("/dev/zero", "Larger than 9 bytes"), ("a\0b", "A path has no NUL")):
         with pytest.raises(OSError, match=problem):
-            read_bounded_text(path, 5)
+            read(path, 9)
 
 
 def test_new_file_gets_the_mode(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ def test_command_bootstrap_precedes_file_and_default() -> None:
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.toml: no such file or directory"):
         load_spec(tmp_path / "none.toml")
+    with pytest.raises(SpecError, match=r"^/dev/zero: larger than 16777216 bytes$"):
+        load_spec(Path("/dev/zero"))
 
 
 def test_sql_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kproc.broker.config import Config, ConfigError, EndPoint, Flag, parse_assignments
@@ -95,6 +97,12 @@ def test_toml_tables_dotted_and_quoted_keys_are_the_same(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"^cannot read .*none\.properties: No such file"):
         Config.build(file=tmp_path / "none.properties")
+
+
+def test_endless_configuration_file_is_rejected():
+    """The start read /dev/zero until the memory was full."""
+    with pytest.raises(ConfigError, match=r"^cannot read /dev/zero: Larger than 16777216 bytes$"):
+        Config.build(file=Path("/dev/zero"))
 
 
 def test_a_file_that_is_not_utf8_is_latin1_as_java_reads_it(tmp_path):

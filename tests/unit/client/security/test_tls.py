@@ -179,7 +179,8 @@ def test_unusable_key_store_raises_without_a_password_prompt(certificates: Certi
         (locked, "ssl.key.password"),
         (mixed, "does not belong"),
         (locked.parent / "no", "no"),
-        (f"{locked}\0", "null byte"),
+        (f"{locked}\0", "A path has no NUL"),
+        ("/dev/zero", "^ssl.keystore.location: cannot read /dev/zero: Larger than 16777216 bytes$"),
     ):
         security = parse_client_security({"security.protocol": "SSL", "ssl.keystore.location": str(path)})
         assert security.tls is not None

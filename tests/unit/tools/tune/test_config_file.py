@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,11 @@ def test_write_keeps_mode_and_link_and_leaves_no_other_file(tmp_path):
     assert target.read_text() == "a=2\n"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     assert sorted(os.listdir(tmp_path)) == ["link.properties", "server.properties"]
+
+
+def test_endless_file_is_not_edited():
+    with pytest.raises(ConfigError, match=r"^cannot read /dev/zero: Larger than 16777216 bytes$"):
+        read(Path("/dev/zero"))
 
 
 def test_write_refuses_to_replace_what_is_no_file(tmp_path):
