@@ -36,7 +36,7 @@ class History:
             self.counts[self.random.choice("vt")] = self.random.randrange(1, 7)
             self.rig.set_topics(self.counts)
         elif chance < 0.28:
-            self.rig.restart(compact=self.random.random() < 0.5)
+            self.rig.restart()
         elif chance < 0.31 and self.members:
             self.random.choice(self.members).topics = self.topics()
         elif chance < 0.35:

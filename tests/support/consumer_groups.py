@@ -89,15 +89,13 @@ class GroupRig:
         }
         self.image.topics_by_id = {topic.topic_id: topic for topic in self.image.topics_by_name.values()}
 
-    def restart(self, *, compact: bool = True) -> None:
-        """Load the group from its log; `compact` keeps the last record of each key only."""
-        records = self.log
-        if compact:
-            last = {key: number for number, (key, _value) in enumerate(records)}
-            records = [record for number, record in enumerate(records) if last[record[0]] == number]
+    def restart(self) -> None:
+        """Load the group from its log, as CoordinatorReplay does: the last record of each key, and no tombstones."""
+        last = {key: number for number, (key, _value) in enumerate(self.log)}
         state = self._make_state()
-        for key, value in records:
-            state.apply(*CONSUMER_RECORDS.decode(key, value))
+        for number, (key, value) in enumerate(self.log):
+            if value is not None and last[key] == number:
+                state.apply(*CONSUMER_RECORDS.decode(key, value))
         self.group = ConsumerGroup(state, self.environment)
         self.group.start_sessions(self.now_ms)
 

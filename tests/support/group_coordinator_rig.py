@@ -105,10 +105,17 @@ class Rig:
         timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
         config = Config.build(self.settings)
         self.coordinator = GroupCoordinator(config, self.cluster, timing, self.deadlines, self.log)
-        for offset, entry in self.log.entries.items():
+        entries = self.log.entries.items()
+        # As in CoordinatorReplay, neither tombstones nor the records before them are replayed.
+        deleted = {
+            entry.key: offset
+            for offset, entry in entries
+            if not isinstance(entry, LoggedMarker) and entry.value is None
+        }
+        for offset, entry in entries:
             if isinstance(entry, LoggedMarker):
                 self.coordinator.end_transaction(*entry)
-            else:
+            elif offset > deleted.get(entry.key, -1):
                 self.coordinator.replay(entry.key, entry.value, offset, entry.producer)
         self.coordinator.finish_loading(self.known_topics())
         run_steps(self.coordinator)

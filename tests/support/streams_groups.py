@@ -91,11 +91,11 @@ class StreamsRig:
         self.image.topics_by_id = {topic.topic_id: topic for topic in self.image.topics_by_name.values()}
 
     def restart(self) -> None:
-        """Load the group from its log, of which compaction has kept the last record of each key."""
+        """Load the group from its log, as CoordinatorReplay does: the last record of each key, and no tombstones."""
         last = {key: number for number, (key, _value) in enumerate(self.log)}
         state = StreamsGroupState("g")
         for number, (key, value) in enumerate(self.log):
-            if last[key] == number:
+            if value is not None and last[key] == number:
                 state.apply(*STREAMS_RECORDS.decode(key, value))
         state.drop_incomplete_members()
         self.group = StreamsGroup(state, self.environment)

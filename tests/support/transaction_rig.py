@@ -87,8 +87,10 @@ class CoordinatorRig:
         timing = Timing(now_ms=self.now_ms, wall_ms=self.clock.wall_ms, random_id=lambda: "")
         environment = Environment(self.config, timing, lambda: self.version, self._new_id, self._send)
         self.coordinator = TransactionCoordinator(environment, self.log, self.deadlines, epoch)
-        for offset, (key, value) in enumerate(records):
-            self.coordinator.replay(key, value, offset, None)
+        # As in CoordinatorReplay, only the last record of each key is replayed, and no tombstone.
+        for offset, (key, value) in enumerate(dict(records).items()):
+            if value is not None:
+                self.coordinator.replay(key, value, offset, None)
         self.coordinator.finish_loading(KnownTopics(lambda _name: b"", {}, lambda _name, _index: 0))
         run_steps(self.coordinator)
 

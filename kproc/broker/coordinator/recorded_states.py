@@ -83,10 +83,11 @@ class StateReplay(Generic[S]):
 
     def replay(self, key: RecordKey, value: Any) -> None:
         """Replay the last record of a key. Records of different keys come in any order."""
+        # CoordinatorReplay yields no tombstones, so this is a record of a type whose values are ignored (RecordCodec).
+        if value is None:
+            return
         state = self._states.get(key.group_id)
         if state is None:
-            if value is None:
-                return  # A tombstone whose group has no other record left.
             state = self._states[key.group_id] = self._create(key.group_id)
         state.apply(key, value)
 

@@ -127,8 +127,9 @@ class Coordinator(Protocol):
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay the last record of a key, or an update (coordinator_replay.py). Raises Corrupt if it cannot be read.
 
-        value: None for a tombstone. offset: its place in the log. producer: set if the record
-        belongs to a transaction that is still open at the end of the log.
+        value: never None, because no tombstone is replayed, except for an update that another program has written.
+        offset: its place in the log. producer: set if the record belongs to a transaction that is still open at the end
+        of the log.
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:

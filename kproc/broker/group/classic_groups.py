@@ -106,13 +106,9 @@ class ClassicGroups:
 
     # -- loading -----------------------------------------------------------------------------------------------
 
-    def replay(self, group_id: str, snapshot: GroupSnapshot | None) -> None:
-        """Replay the last record of a group. snapshot: None for a tombstone, which deletes the group."""
-        if snapshot is None:
-            # A tombstone: the group was deleted. The records of its offsets have tombstones of their own.
-            self._replayed.pop(group_id, None)
-        else:
-            self._replayed[group_id] = snapshot
+    def replay(self, group_id: str, snapshot: GroupSnapshot) -> None:
+        """Replay the last record of a group."""
+        self._replayed[group_id] = snapshot
 
     def restore_replayed(self) -> Work:
         """Add the groups that exist after the replay of the log, in steps. Called once."""

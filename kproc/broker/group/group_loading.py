@@ -15,7 +15,13 @@ from kproc.broker.group.classic_groups import ClassicGroups
 from kproc.broker.group.consumer.records import CONSUMER_RECORDS
 from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.offsets import GroupOffsets
-from kproc.broker.group.records import CommittedOffset, OffsetKey, UnknownGroupRecord, decode_record
+from kproc.broker.group.records import (
+    CommittedOffset,
+    GroupSnapshot,
+    OffsetKey,
+    UnknownGroupRecord,
+    decode_record,
+)
 from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.share.membership.share_groups import ShareGroups
 from kproc.broker.streams.records import STREAMS_RECORDS
@@ -67,15 +73,10 @@ class GroupLoading:
             return
         key_of, content = decoded
         if isinstance(key_of, OffsetKey):
-            assert content is None or isinstance(content, CommittedOffset)
-            # A tombstone: the offset was deleted or has expired. The commit before it is not replayed, because only the
-            # last record of a key is.
-            if content is None:
-                self._offsets.remove(key_of)
-            else:
-                self._offsets.put(key_of, content, offset, producer)
+            assert isinstance(content, CommittedOffset)
+            self._offsets.put(key_of, content, offset, producer)
         else:
-            assert not isinstance(content, CommittedOffset)
+            assert isinstance(content, GroupSnapshot)
             self._classic.replay(key_of.group_id, content)
 
     def build_groups(self, topics: KnownTopics) -> Work:

@@ -1,8 +1,7 @@
 """StreamsGroupState: the state of one streams group, built from its records (KIP-1071). Only records change it.
 
-The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
-older records of a key. A replay can therefore meet a member's state before its process, and tombstones of unknown
-keys.
+The coordinator applies each record when it is in the log. A load replays only the last record of each key, in any
+order, and no tombstones. A replay can therefore meet a member's state before its process.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class StreamsGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: StreamsRecordValue | None) -> None:
-        """Apply one record of this group that is in the log."""
+        """Apply one record of this group that is in the log. value: None for a tombstone of a member's record."""
         match value:
             case StreamsGroupEpoch():
                 self.epoch = value
@@ -206,20 +205,10 @@ class StreamsGroupState:
         return (tasks.standby, self._standby), (tasks.warmup, self._warmup)
 
     def _remove(self, key: RecordKey) -> None:
-        member = self.members.get(key.name)
         match key.record_type:
-            case StreamsRecordType.GROUP:
-                self.epoch = StreamsGroupEpoch(0)
-            case StreamsRecordType.TARGET:
-                self.target_epoch = _FIRST_TARGET_EPOCH
-            case StreamsRecordType.TOPOLOGY:
-                self.topology = None
+            case StreamsRecordType.MEMBER_STATE:
+                self._set_state(self.members[key.name], StreamsMemberState(0))
             case StreamsRecordType.MEMBER_TARGET:
                 self._targets.pop(key.name, None)
-            # A tombstone whose record compaction has removed already. There is no member to change.
-            case StreamsRecordType.MEMBER_STATE if member is not None:
-                self._set_state(member, StreamsMemberState(0))
-            case StreamsRecordType.MEMBER if member is not None:
-                self._set_state(member, StreamsMemberState(0))
-                self._release_instance(member)
-                del self.members[key.name]
+            case StreamsRecordType.MEMBER:
+                self._release_instance(self.members.pop(key.name))

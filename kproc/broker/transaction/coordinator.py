@@ -102,12 +102,8 @@ class TransactionCoordinator:
         except UnknownKey as unknown:
             logger.warning("a record of __transaction_state is skipped: %s", unknown)
             return
-        entry = self._entries.get(name)
-        if entry is None:
-            entry = self._entries[name] = Entry(name)
+        entry = self._entries[name] = Entry(name)
         self.set_appended(entry, transaction)
-        if transaction is None:
-            del self._entries[name]
 
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start the timeouts of ongoing transactions.

@@ -1,7 +1,7 @@
 """ConsumerGroupState: the state of one consumer group, built from its records (KIP-848). Only records change it.
 
 The coordinator applies each record when it is in the log. A load replays only the last record of each key, in any
-order. A replay can therefore meet a member's state before its subscription, and tombstones of unknown keys.
+order, and no tombstones. A replay can therefore meet a member's state before its subscription.
 """
 
 from __future__ import annotations
@@ -185,7 +185,10 @@ class ConsumerGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: ConsumerRecordValue | None) -> None:
-        """Apply one record of this group that is in the log. value: None for a tombstone."""
+        """Apply one record of this group that is in the log.
+
+        value: None for a tombstone of a member's record or of an expression.
+        """
         match value:
             case GroupEpoch():
                 self.epoch = value
@@ -235,23 +238,15 @@ class ConsumerGroupState:
             self.owners[partition] = member.member_id
 
     def _remove(self, key: RecordKey) -> None:
-        member = self.members.get(key.name)
         match key.record_type:
-            case ConsumerRecordType.GROUP:
-                self.epoch = GroupEpoch(0)
-            case ConsumerRecordType.TARGET:
-                self.target_epoch = _FIRST_TARGET_EPOCH
+            case ConsumerRecordType.MEMBER_STATE:
+                self._set_state(self.members[key.name], MemberState(0))
             case ConsumerRecordType.MEMBER_TARGET:
                 self._targets.pop(key.name, None)
+            case ConsumerRecordType.MEMBER:
+                self._set_metadata(self.members.pop(key.name), None)
             case ConsumerRecordType.EXPRESSION:
                 self.expressions.pop(key.name, None)
-            # Without a member the tombstone has no effect: a replay has only the last record of a key, which it is.
-            case ConsumerRecordType.MEMBER_STATE if member is not None:
-                self._set_state(member, MemberState(0))
-            case ConsumerRecordType.MEMBER if member is not None:
-                self._set_state(member, MemberState(0))
-                self._set_metadata(member, None)
-                del self.members[key.name]
 
 
 def _partitions_of(state: MemberState) -> Iterator[tuple[bytes, int]]:

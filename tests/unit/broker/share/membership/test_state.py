@@ -7,12 +7,10 @@ import pytest
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
     NamedPartitions,
-    ShareEpoch,
     ShareMemberState,
     ShareRecordType,
     ShareSubscription,
     ShareTarget,
-    ShareTargetEpoch,
     ShareTopics,
 )
 from kproc.broker.share.membership.state import (
@@ -34,16 +32,6 @@ def named(*partitions: int) -> NamedPartitions:
     return NamedPartitions("t", frozenset(partitions))
 
 
-@pytest.mark.parametrize("record_type", ShareRecordType)
-def test_tombstone_without_its_record_has_no_effect(record_type: ShareRecordType) -> None:
-    """Compaction removes a record before its tombstone."""
-    state = ShareGroupState("g")
-    state.apply(key(record_type, "m"), None)
-    assert not state.is_written
-    assert (state.members, state.targets, state.topics) == ({}, {}, ShareTopics())
-    assert state.target_epoch == ShareTargetEpoch(1)
-
-
 @pytest.mark.parametrize("sample", SAMPLES, ids=[each[0].name for each in SAMPLES])
 def test_any_record_can_be_the_first_one(sample: tuple) -> None:
     record_type, name, value = sample
@@ -55,8 +43,8 @@ def test_any_record_can_be_the_first_one(sample: tuple) -> None:
     assert list(state.members) == (["m"] if record_type is ShareRecordType.MEMBER else [])
 
 
-def test_tombstones_of_a_member_in_any_order_remove_it() -> None:
-    kinds = (ShareRecordType.MEMBER, ShareRecordType.MEMBER_TARGET, ShareRecordType.MEMBER_STATE)
+def test_tombstones_of_a_member_remove_it() -> None:
+    kinds = (ShareRecordType.MEMBER_STATE, ShareRecordType.MEMBER_TARGET, ShareRecordType.MEMBER)
     state = ShareGroupState("g")
     state.apply(key(ShareRecordType.MEMBER, "m"), ShareSubscription(topic_names=("t",)))
     state.apply(key(ShareRecordType.MEMBER_TARGET, "m"), ShareTarget({T: frozenset({0})}))
@@ -65,14 +53,6 @@ def test_tombstones_of_a_member_in_any_order_remove_it() -> None:
     for kind in kinds:
         state.apply(key(kind, "m"), None)
     assert (state.members, state.targets, state.subscribed_names()) == ({}, {}, frozenset())
-
-
-def test_tombstone_of_the_target_resets_its_epoch_and_time() -> None:
-    state = ShareGroupState("g")
-    state.apply(key(ShareRecordType.GROUP), ShareEpoch(10))
-    state.apply(key(ShareRecordType.TARGET), ShareTargetEpoch(10, 12345))
-    state.apply(key(ShareRecordType.TARGET), None)
-    assert state.target_epoch == ShareTargetEpoch(1)
 
 
 def test_initializing_topic_is_not_being_deleted_any_more() -> None:
