@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
 from kproc.client.errors import ClientError
 from kproc.embedded.ports import reserved_ports
-from kproc.embedded.process import BrokerFailed, BrokerProcess, BrokerRestarting
+from kproc.embedded.process import BrokerFailed, BrokerProcess, BrokerRestarting, UnsupportedOperation
 from kproc.embedded.serve_command import serve_command, settings_for_tests, start_settings
 
 if TYPE_CHECKING:
@@ -453,7 +453,7 @@ class Broker:
     def _restart(self, *, kill: bool) -> None:
         ready, directory = self._process.ready, self._process.directory
         if self._process.is_forked:
-            raise BrokerFailed(
+            raise UnsupportedOperation(
                 "restart() is for the process that started the broker, and not for one forked from it"
             )
         if directory is None or not ready:
@@ -478,7 +478,7 @@ class Broker:
         Errors and fault rules are as for restart().
         """
         if not self._has_power_loss:
-            raise BrokerFailed(
+            raise UnsupportedOperation(
                 "lose_power() needs a record of what was synced: start it with Broker(power_loss=True)"
             )
         with self._life_cycle, self._restarting():

@@ -31,13 +31,14 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from kproc.client.errors import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
+from kproc.client.errors import AnswerTimeout, ApiError, ClientError, ConnectionFailed, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.common.own_host import is_own_host
 from kproc.embedded import operations as _operations  # noqa: F401 - it registers them
 from kproc.embedded.broker import Broker
 from kproc.embedded.control_operation import OPERATIONS
-from kproc.embedded.process import BrokerFailed, BrokerRestarting
+from kproc.embedded.process import BrokerFailed, BrokerRestarting, RequestFailed, UnsupportedOperation
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,18 @@ _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _SCHEME: Final = "Bearer "
 _TOKEN: Final = re.compile(r"[!-~]{16,}")
 _TOKEN_BYTES: Final = 32
+_INVALID: Final = (msgspec.DecodeError, RecursionError, ValueError)
+"""Errors of arguments that an operation does not accept."""
+_PASSING: Final = (BrokerFailed, BrokerRestarting, ConnectionFailed, ConnectionLost, OSError)
+"""Errors of a state that can pass: the broker does not run or answer, or the host lacks something, such as space."""
+_TRY_AGAIN: Final = "; try again"
+# A topic that does not exist is retriable in Kafka, because another broker may know it already. Here the only broker
+# has answered.
+_CODE_STATUS: Final[dict[int, int]] = {
+    **dict.fromkeys(RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}, 503),
+    ErrorCode.REQUEST_TIMED_OUT: 504,
+}
+"""HTTP status for each error code of the broker that does not count as a rejection (400)."""
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -112,23 +125,17 @@ class ControlServer:
         """Run an operation. Return the HTTP status and the JSON object of the answer."""
         operation = OPERATIONS.get(name)
         if operation is None:
-            return 404, _error(f"unknown operation {name!r}: GET / names all")
+            return _unknown(name)
         with self._lock:
             self._running += 1
         try:
             return 200, operation.call(self.broker, body or b"{}")
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            return 400, _error(f"{name}: {error}")
-        except TimeoutError as error:
-            return 504, _error(str(error))
-        except (BrokerFailed, BrokerRestarting, AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
-            return 503, _error(str(error))
-        except (ClientError, RuntimeError) as error:
-            # The broker has rejected the operation. The error has the broker's reason.
-            return 400, _error(str(error))
         except Exception as error:
-            logger.exception("operation %s of the control API failed", name)
-            return 500, _error(f"{name} failed, which is a defect of kproc: {error!r}")
+            status = _status_of(error)
+            if status == 500:
+                logger.exception("operation %s of the control API failed", name)
+                return 500, _error(f"{name} failed, which is a defect of kproc: {error!r}")
+            return status, _error(f"{name}: {error}" if isinstance(error, _INVALID) else str(error))
         finally:
             with self._lock:
                 self._running -= 1
@@ -231,7 +238,8 @@ class _HttpOperation(BaseHTTPRequestHandler):
         if not self._is_admitted():
             return
         if self.path != "/":
-            self._respond(405, _error(_METHODS))
+            name = self.path.removeprefix("/")
+            self._respond(*((405, _error(_METHODS)) if name in OPERATIONS else _unknown(name)))
             return
         operations = {name: each.summary for name, each in sorted(OPERATIONS.items())}
         arguments = {name: each.arguments for name, each in sorted(OPERATIONS.items())}
@@ -291,11 +299,36 @@ class _HttpOperation(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         if status == 401:
             self.send_header("WWW-Authenticate", "Bearer")
+        if status == 405:
+            self.send_header("Allow", "POST")
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         logger.debug(format, *arguments)
+
+
+def _unknown(name: str) -> tuple[int, dict[str, Any]]:
+    return 404, _error(f"unknown operation {name!r}: GET / names all")
+
+
+def _status_of(error: BaseException) -> int:
+    """Return the HTTP status for the error of an operation. The table of TESTING.md says what each one means."""
+    if isinstance(error, (UnsupportedOperation, *_INVALID)):
+        return 400
+    if isinstance(error, (TimeoutError, AnswerTimeout)):
+        return 504
+    if isinstance(error, (RequestFailed, ApiError)):
+        return _CODE_STATUS.get(error.code, 400)
+    if isinstance(error, _PASSING):
+        return 503
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, ClientError):
+        # BrokerState converts the client's errors.
+        return _status_of(error.__cause__)
+    if isinstance(error, (ClientError, RuntimeError)):
+        # The broker has rejected the operation. Its own operations have no error codes.
+        return 503 if str(error).endswith(_TRY_AGAIN) else 400
+    return 500
 
 
 def _error(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kproc.client.errors import ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST, READ_COMMITTED
-from kproc.embedded.process import BrokerRestarting
+from kproc.embedded.process import BrokerRestarting, RequestFailed
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -205,4 +205,4 @@ class BrokerGroup:
         from kproc.client import error_text
 
         if code:
-            raise RuntimeError(f"group {self.name!r}: {error_text(code)}")
+            raise RequestFailed(code, f"group {self.name!r}: {error_text(code)}")

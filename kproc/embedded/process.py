@@ -48,6 +48,18 @@ class BrokerFailed(RuntimeError):
     """Exit code of a broker that has ended by itself, such as 2 for a wrong setting. None for other failures."""
 
 
+class UnsupportedOperation(BrokerFailed):
+    """The broker was started without what an operation needs, so a retry of the operation cannot succeed."""
+
+
+class RequestFailed(RuntimeError):
+    """The broker answered a request with an error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class BrokerRestarting(ClientError):
     """Another thread restarts the broker or restores its state. Try again."""
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.client.errors import ClientError
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.sessions import start_ticks, stat_fields, wait_ended
-from kproc.embedded.process import BrokerFailed
+from kproc.embedded.process import BrokerFailed, UnsupportedOperation
 
 if TYPE_CHECKING:
     from kproc.client import Client
 
 Connect = Callable[[], "Client"]
 ROLES: Final = ("acceptor", "processor", "handler", "controller", "cleaner")
+_ENDED: Final = "{} {} has just ended by itself: see the broker's log_text()"
 _POLL_S: Final = 0.01
 _STATUS_MS: Final = 2_000
 _clock: Final = SystemClock()
@@ -52,7 +53,10 @@ def _stopped_role(connect: Connect, role: str, index: int, *, timeout_s: float) 
     """Stop a role by SIGSTOP until the end of the block, which continues it in any case."""
     pid, pidfd = _open_role(connect, role, index)
     try:
-        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        except ProcessLookupError:
+            raise BrokerFailed(_ENDED.format(role, index)) from None
         try:
             _wait_stopped(pid, f"{role} {index}", timeout_s)
             yield
@@ -170,7 +174,7 @@ def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
         # pid can change its process.
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()") from None
+        raise BrokerFailed(_ENDED.format(role, index)) from None
     # Compare the start times: if the role has ended since the status, the kernel can have given its pid to another
     # process.
     try:
@@ -180,17 +184,20 @@ def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
         raise
     if not is_same:
         os.close(pidfd)
-        raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()")
+        raise BrokerFailed(_ENDED.format(role, index))
     return pid, pidfd
 
 
 def _rows(connect: Connect) -> list[dict[str, Any]]:
-    """Return the rows of the processes in the broker's status. Raises BrokerFailed if the roles are no processes."""
+    """Return the rows of the processes in the broker's status.
+
+    Raises UnsupportedOperation, which is a BrokerFailed, if the roles are no processes.
+    """
     with connect() as client:
         client.timeout_ms = _STATUS_MS
         status = client.operate("status")
     if status["transport"] != "process":
-        raise BrokerFailed(
+        raise UnsupportedOperation(
             f"the roles of this broker are no processes (transport {status['transport']!r}): "
             "start it with transport='process' to kill or pause one"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.config.values import wire_text
 from kproc.client.error_texts import error_text
 from kproc.client.requests import group_configuration, topic_creation
+from kproc.embedded.process import RequestFailed
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def configure_group(connect: Callable[[], Client], name: str, configs: Mapping[s
         answer = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, group_configuration(name, settings))
     [result] = answer["responses"]
     if result["error_code"]:
-        raise RuntimeError(f"group {name!r}: {result['error_message']}")
+        raise RequestFailed(result["error_code"], f"group {name!r}: {result['error_message']}")
 
 
 def _change_topic(
@@ -48,4 +49,4 @@ def _change_topic(
         [result] = client.call_latest(api_key, {**fields, "timeout": _TOPIC_TIMEOUT_MS})[results]
     if result["error_code"]:
         reason = result.get("error_message") or error_text(result["error_code"])
-        raise RuntimeError(f"topic {result['name']!r}: {reason}")
+        raise RequestFailed(result["error_code"], f"topic {result['name']!r}: {reason}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from kproc.embedded.process import RequestFailed
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -136,7 +137,7 @@ class BrokerTopic:
 
         if code:
             where = "" if partition is None else f", partition {partition}"
-            raise RuntimeError(f"topic {self.name!r}{where}: {error_text(code)}")
+            raise RequestFailed(code, f"topic {self.name!r}{where}: {error_text(code)}")
 
 
 class _FetchedBatch(NamedTuple):

@@ -68,7 +68,9 @@ def test_snapshots_are_restored_over_http(controlled: tuple[Broker, Call]) -> No
     gone = call("snapshot/restore", snapshot=name)
     assert gone["status"] == 400
     assert gone["error"].endswith(f"snapshot '{name}' does not exist: snapshot/list names those that do")
-    assert call("broker/lose-power")["error"].startswith("lose_power() needs a record of what was synced")
+    lost = call("broker/lose-power")
+    assert lost["status"] == 400
+    assert lost["error"].startswith("lose_power() needs a record of what was synced")
 
 
 def test_fault_rule_that_cannot_match_fails_over_http(controlled: tuple[Broker, Call]) -> None:
@@ -94,6 +96,26 @@ def test_roles_pause_and_resume_over_http(controlled: tuple[Broker, Call]) -> No
     assert call("role/resume", role="handler")["status"] == 400
     call("role/pause", role="handler", ttl_ms=1)
     broker.create_topic(fresh_name("resumed"))
+
+
+def test_roles_without_processes_are_a_wrong_request(fork_server: None) -> None:
+    """A retry never succeeds, so the status is not 503."""
+    with forked_broker()(transport="inline") as broker, ControlServer(broker) as control:
+        for operation in ("role/kill", "role/pause"):
+            status, answer = control.call(operation, b'{"role": "handler"}')
+            assert status == 400, operation
+            assert "no processes (transport 'inline')" in answer["error"]
+
+
+def test_passing_errors_of_the_broker_can_be_retried(controlled: tuple[Broker, Call]) -> None:
+    _, call = controlled
+    topic = fresh_name("later")
+    for error, status in (("NOT_CONTROLLER", 503), ("REQUEST_TIMED_OUT", 504), ("INVALID_REPLICATION_FACTOR", 400)):
+        rule = {"action": "fail", "apis": ["CreateTopics"], "error": error}
+        added = call("fault/add", rule=rule)
+        assert call("topic/create", name=topic)["status"] == status
+        call("fault/remove", id=added["id"])
+    assert call("topic/create", name=topic) == {"name": topic}
 
 
 def test_records_requests_and_groups_are_seen_over_http(controlled: tuple[Broker, Call]) -> None:

@@ -113,7 +113,7 @@ def test_python_examples_of_the_guide_pass(transport: str, tmp_path: Path) -> No
     assert failures == OF_PROCESSES, done.stdout
     assert f"{len(names) - len(failures)} passed" in done.stdout
     sentence = (
-        f"BrokerFailed: the roles of this broker are no processes (transport '{transport}'): "
+        f"UnsupportedOperation: the roles of this broker are no processes (transport '{transport}'): "
         "start it with transport='process' to kill or pause one"
     )
     # On a CI server, pytest does not cut the lines of its summary, so they have the sentence, too.

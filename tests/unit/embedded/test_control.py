@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -11,9 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.embedded import Broker
+from kproc.client.errors import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
+from kproc.common.errors import ErrorCode
+from kproc.embedded import Broker, BrokerFailed
 from kproc.embedded.control import BODY_BYTES_MAX, CONNECTIONS_MAX, LOOPBACK, ControlServer
 from kproc.embedded.control_operation import OPERATIONS, ControlOperation
+from kproc.embedded.process import BrokerRestarting, RequestFailed, UnsupportedOperation
+from tests.support.broker import ROOT
 from tests.support.wait import PATIENCE_SECONDS
 
 NAME = "broker/info"
@@ -75,6 +80,7 @@ def test_list_of_operations_has_a_line_for_each(control: ControlServer) -> None:
 def test_wrong_requests_get_a_status_and_a_reason(control: ControlServer) -> None:
     cases = [
         ("POST /no/such", b"", {}, 404, "unknown operation 'no/such': GET / names all"),
+        ("GET /no/such", b"", {}, 404, "unknown operation 'no/such': GET / names all"),
         (f"GET /{NAME}", b"", {}, 405, "there are only GET / and POST"),
         (f"PUT /{NAME}", b"{}", {}, 501, "Unsupported method ('PUT'): there are only GET / and POST"),
         (f"POST /{NAME}", b'{"\xff": 1}', {}, 400, "broker/info: 'utf-8' codec can't decode byte 0xff"),
@@ -114,6 +120,49 @@ def test_defect_of_an_operation_is_an_answer(control: ControlServer, monkeypatch
         500,
         {"error": "fail failed, which is a defect of kproc: KeyError('lost')"},
     )
+
+
+def test_status_fits_the_cause_of_an_error(control: ControlServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only 503 and 504 promise that a retry can succeed. The guide has a row for each status."""
+
+    def caused_by(cause: ClientError) -> RuntimeError:
+        error = RuntimeError("the state")
+        error.__cause__ = cause
+        return error
+
+    cases: list[tuple[Exception, int]] = [
+        (UnsupportedOperation("no processes"), 400),
+        (ValueError("no such role"), 400),
+        (ClientError("127.0.0.1:9092: rejected"), 400),
+        (RuntimeError("no recording"), 400),
+        (RequestFailed(ErrorCode.TOPIC_ALREADY_EXISTS, "it exists"), 400),
+        (RequestFailed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic"), 400),
+        (caused_by(ClientError("the limit of snapshots")), 400),
+        (KeyError("lost"), 500),
+        (BrokerFailed("handler 0 has no process now"), 503),
+        (BrokerRestarting("another thread restarts the broker"), 503),
+        (ConnectionFailed("cannot connect"), 503),
+        (ConnectionLost("closed"), 503),
+        (OSError(errno.ENOSPC, "No space left on device"), 503),
+        (ClientError("127.0.0.1:9092: the controller is being restarted; try again"), 503),
+        (RequestFailed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is loading"), 503),
+        (caused_by(ConnectionLost("closed")), 503),
+        (TimeoutError("not idle"), 504),
+        (AnswerTimeout("no answer"), 504),
+        (RequestFailed(ErrorCode.REQUEST_TIMED_OUT, "the controller stands still"), 504),
+        (caused_by(AnswerTimeout("no answer")), 504),
+    ]
+    guide = (ROOT / "kproc/TESTING.md").read_text()
+    for error, status in cases:
+
+        def fail(_broker: Broker, error: Exception = error) -> dict[str, Any]:
+            raise error
+
+        monkeypatch.setitem(OPERATIONS, "fail", ControlOperation(fail, NO_ARGUMENTS))
+        found, answer = control.call("fail", b"")
+        assert found == status, (error, found)
+        assert str(error) in answer["error"]
+        assert f"\n| {status} | " in guide
 
 
 def test_idle_connections_do_not_keep_out_a_request(control: ControlServer) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kproc.client import ClientError
 from kproc.common.sessions import start_ticks, stat_fields
-from kproc.embedded import BrokerFailed
+from kproc.embedded import BrokerFailed, roles
 from kproc.embedded.roles import PausedRoles, kill_role
 from tests.support.wait import wait_until
 
@@ -58,6 +58,23 @@ def test_pid_of_another_process_gets_no_signal(child: subprocess.Popen[bytes]) -
     with pytest.raises(BrokerFailed, match="handler 0 has just ended by itself"):
         kill_role(ScriptedStatus([row(child.pid, ticks=1)]), "handler", 0, wait=True, timeout_s=1)
     assert child.poll() is None
+
+
+def test_role_that_ends_before_its_pause_is_reported(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The role dies after the check of its start time, and gets no signal any more."""
+
+    def last_ticks(pid: int) -> int:
+        ticks = start_ticks(pid)
+        child.kill()
+        child.wait()
+        return ticks
+
+    status = ScriptedStatus([row(child.pid)])
+    monkeypatch.setattr(roles, "start_ticks", last_ticks)
+    with pytest.raises(BrokerFailed, match="handler 0 has just ended by itself"):
+        PausedRoles(status).pause("handler", 0, ttl_ms=60_000)
 
 
 def test_role_without_successor_is_reported_with_its_state(child: subprocess.Popen[bytes]) -> None:
