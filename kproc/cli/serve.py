@@ -89,12 +89,12 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
         environment = os.environ if given.from_env else None
         return _build(flags, given.settings, file=given.config, environment=environment)
 
-    def reread() -> Config:
-        if given.config is None and given.log_file is None:
-            raise ConfigError("there is no file (--config) to read again")
+    def reread() -> Config | None:
+        if given.config is None:
+            return None
         # Reject a pipe as --config at a reload. The start has read its content, and the supervisor would block waiting
         # for more.
-        if given.config is not None and given.config.exists() and not given.config.is_file():
+        if given.config.exists() and not given.config.is_file():
             raise ConfigError(f"cannot read {given.config} again: it is not a regular file")
         return build()
 
@@ -379,7 +379,7 @@ def _run(
     ready_file: Path | None,
     on_ready: Callable[[dict[str, Any]], None],
     quiet: bool,
-    reread: Callable[[], Config] | None = None,
+    reread: Callable[[], Config | None] | None = None,
 ) -> int:
     from kproc.broker.supervisor.run import run
     from kproc.broker.supervisor.service_manager import ServiceManager

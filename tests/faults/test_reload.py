@@ -14,7 +14,8 @@ from tests.support.raw import RawClient
 from tests.support.status import processes, status
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker]
+on_processes = pytest.mark.transports("process")
 
 
 def value_of(broker: ServedBroker, name: str) -> str:
@@ -32,6 +33,7 @@ def reloaded(broker: ServedBroker, *lines: str) -> None:
     )
 
 
+@on_processes
 def test_sighup_applies_dynamic_settings_and_logs_each_result(
     tmp_path: Path, transport: str
 ) -> None:
@@ -71,6 +73,7 @@ def test_sighup_applies_dynamic_settings_and_logs_each_result(
         )
 
 
+@on_processes
 def test_dynamic_setting_overrides_reloaded_file(
     tmp_path: Path, transport: str
 ) -> None:
@@ -92,11 +95,36 @@ def test_dynamic_setting_overrides_reloaded_file(
         assert value_of(broker, "message.max.bytes") == "1500000"
 
 
-def test_sighup_without_config_file_is_ignored(tmp_path: Path, transport: str) -> None:
+@pytest.mark.transports("process", "inline")
+def test_sighup_without_config_file_is_no_failure(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
-        reloaded(broker, "there is no file (--config) to read again")
+        assert status(broker.bootstrap)["last_reload"] is None
+        reloaded(broker, "reload: there is no file (--config) to read again")
+        assert "level=ERROR" not in broker.log()
+        wait_until(lambda: status(broker.bootstrap)["last_reload"], what="the status shows the reload")
+        assert status(broker.bootstrap)["last_reload"]["problem"] is None
 
 
+@pytest.mark.transports("thread")
+def test_sighup_in_one_process_shows_unapplied_changes(tmp_path: Path, transport: str) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("message.max.bytes=1000000\n")
+    broker = ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)])
+    with broker:
+        for text, line, problem in (
+            ("message.max.bytes=1000000", "reload: the configuration has not changed", None),
+            ("message.max.bytes=2000000", "these changes need a restart: message.max.bytes", "these changes need"),
+            ("no.such.setting=1", "no.such.setting", "no.such.setting"),
+            ("message.max.bytes=1000000", "reload: the configuration has not changed", None),
+        ):
+            file.write_text(f"{text}\n")
+            reloaded(broker, line)
+            shown = status(broker.bootstrap)["last_reload"]["problem"]
+            assert (problem is None) is (shown is None)
+            assert problem is None or problem in shown
+
+
+@on_processes
 def test_reload_reads_no_pipe(tmp_path: Path, transport: str) -> None:
     """The supervisor waited for somebody to write to the FIFO, and served neither deaths nor SIGTERM meanwhile."""
     file = tmp_path / "server.properties"
@@ -109,6 +137,7 @@ def test_reload_reads_no_pipe(tmp_path: Path, transport: str) -> None:
         assert value_of(broker, "message.max.bytes") == "1000000"
 
 
+@on_processes
 def test_stale_ready_file_is_removed_before_settings_are_read(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     ready_file.write_text('{"bootstrap": "127.0.0.1:1"}')
@@ -116,6 +145,7 @@ def test_stale_ready_file_is_removed_before_settings_are_read(tmp_path: Path) ->
     assert (done.returncode, ready_file.exists()) == (2, False)
 
 
+@on_processes
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link", "configuration"])
 def test_ready_file_replaces_nothing_else(tmp_path: Path, kind: str) -> None:
     """The broker removes the file when it stops. Root's `--ready-file /dev/null` took the device from the host."""
@@ -136,6 +166,7 @@ def test_ready_file_replaces_nothing_else(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@on_processes
 def test_ready_file_in_missing_directory_is_rejected(tmp_path: Path) -> None:
     """Before anything starts: without the check all roles were killed when they were ready."""
     path = tmp_path / "no" / "ready.json"
@@ -143,6 +174,7 @@ def test_ready_file_in_missing_directory_is_rejected(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"kproc: --ready-file {path}: the directory does not exist\n")
 
 
+@on_processes
 def test_unwritable_ready_file_stops_the_start_cleanly(tmp_path: Path) -> None:
     """The directory vanished during the start, for instance: the roles stop one after another."""
     path = tmp_path / ("r" * 250)  # Valid, but too long for the temporary name beside it.

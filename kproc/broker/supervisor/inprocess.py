@@ -49,6 +49,7 @@ from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess_operations import InProcessOperations
 from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.logs import reopen_file
+from kproc.broker.supervisor.reload import Reread, find_unapplied_changes
 from kproc.broker.supervisor.restore_loop import KeptResources, run_with_restores
 from kproc.broker.supervisor.role_threads import RoleThreads
 from kproc.broker.supervisor.service_manager import ServiceManager
@@ -71,12 +72,12 @@ def run_in_process(
     ready_file: Path | None,
     on_ready: Callable[[dict[str, Any]], None],
     manager: ServiceManager,
-    can_reload: bool = False,
+    reread: Reread | None = None,
 ) -> int:
     """Run a broker in this process until SIGTERM or SIGINT. Return the exit status.
 
-    With `can_reload` SIGHUP does not end the broker, but reopens the log file. A broker in one process reads its
-    settings only at the start.
+    With `reread` SIGHUP does not end the broker, but reopens the log file, and the status shows the changes of the
+    configuration file that need a restart.
     """
     ready.raise_nofile_limit()
     preload.load(config)
@@ -88,7 +89,7 @@ def run_in_process(
         except BaseException:
             directory.close()
             raise
-        process.ends_at_hangup = not can_reload
+        process.reread = reread
         return process
 
     return run_with_restores(make_broker, ready_file, on_ready)
@@ -97,7 +98,7 @@ def run_in_process(
 class InProcessBroker:
     """All roles of one broker in one process, each in a thread or all inline."""
 
-    ends_at_hangup = True
+    reread: Reread | None = None  # None if SIGHUP ends the broker.
 
     def __init__(
         self,
@@ -343,9 +344,8 @@ class InProcessBroker:
         """
         if fd == self._signals.fd:
             number = self._signals.read()
-            if number == signal.SIGHUP and not self.ends_at_hangup:
-                reopen_file()
-                logger.warning("SIGHUP: this transport reads its settings at the start only")
+            if number == signal.SIGHUP and self.reread is not None:
+                self._reload(self.reread)
             elif number is not None:
                 logger.info("stopping: signal=%s", signal.Signals(number).name)
                 return True
@@ -356,6 +356,19 @@ class InProcessBroker:
             os.eventfd_read(fd)
             self._operations.handle_snapshot_requests()
         return False
+
+    def _reload(self, reread: Reread) -> None:
+        """Open the log file again. Find changes of settings and certificates, which are read at the start only."""
+        reopen_file()
+        self._manager.reloading()
+        status = self._controller.status
+        checked = check_listeners(self._config, self._settings, self._config.listeners, in_child=False)
+        problem = checked.problem
+        if problem is None and checked.certificates != status.certificates.describe():
+            problem = f"with kproc.transport={self._config.kproc_transport}, new certificates need a restart"
+        at_ms = self._plan.clock.wall_ms()
+        status.last_reload = find_unapplied_changes(self._config, reread, problem, at_ms)
+        self._manager.reloaded(status.last_reload["problem"])
 
     # -- snapshots ---------------------------------------------------------------------------------------------
 

@@ -26,10 +26,12 @@ from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
 
 logger = logging.getLogger(__name__)
 
-Reread = Callable[[], Config]
+Reread = Callable[[], Config | None]
+"""Reads the configuration file again. Returns None if the broker was started without a file."""
 Ask = Callable[[str, dict[str, Any], OnReply], None]
 
 NOTE_FILE: Final = "kproc-reloaded.json"
+_NO_FILE: Final = "reload: there is no file (--config) to read again"
 # Kafka's number of the resource type BROKER (ConfigResource.Type) in IncrementalAlterConfigs.
 _BROKER: Final = 4
 # Limit of the text that the status shows. A refused value can be long.
@@ -107,8 +109,7 @@ class Reloader:
         """Return the date of the last reload and its problem for the status, or None if there was no reload."""
         if self._reloaded_ms is None:
             return None
-        problem = "; ".join(filter(None, (self.problem, certificate_problem)))
-        return {"at_ms": self._reloaded_ms, "problem": problem[:_SHOWN_CHARACTERS] or None}
+        return _last_reload(self._reloaded_ms, self.problem, certificate_problem)
 
     def remove_former_settings(self) -> None:
         """Remove the settings that reloads of the last run applied, unless a client has changed them since.
@@ -155,6 +156,9 @@ class Reloader:
             for line in lines:
                 logger.error("reload: %s", line)
             logger.error("reload: nothing was changed")
+            return
+        if config is None:
+            logger.info(_NO_FILE)
             return
         after = _values(config)
         changed = list(_changed(self._file_values, after))
@@ -266,6 +270,35 @@ class Reloader:
                 self._note,
                 error,
             )
+
+
+def find_unapplied_changes(
+    started: Config, reread: Reread, certificate_problem: str | None, at_ms: int
+) -> dict[str, Any]:
+    """Log and return the result of a reload for the status of a broker that reads its settings at the start only.
+
+    The problem names the settings that have changed in the file since the start.
+    """
+    problem = None
+    try:
+        config = reread()
+    except ConfigError as error:
+        problem = "; ".join(str(error).splitlines())
+    else:
+        changed = [] if config is None else list(_changed(_values(started), _values(config)))
+        if changed:
+            transport = started.kproc_transport
+            problem = f"with kproc.transport={transport}, these changes need a restart: {', '.join(changed)}"
+        elif certificate_problem is None:
+            logger.info(_NO_FILE if config is None else "reload: the configuration has not changed")
+    for each in filter(None, (problem, certificate_problem)):
+        logger.error("reload: %s", each)
+    return _last_reload(at_ms, problem, certificate_problem)
+
+
+def _last_reload(at_ms: int, *problems: str | None) -> dict[str, Any]:
+    problem = "; ".join(filter(None, problems))
+    return {"at_ms": at_ms, "problem": problem[:_SHOWN_CHARACTERS] or None}
 
 
 def _values(config: Config) -> dict[str, str | None]:

@@ -71,8 +71,7 @@ def _run_roles(
         # Import inprocess only if needed, because the process transport does not use it.
         from kproc.broker.supervisor.inprocess import run_in_process
 
-        can_reload = reread is not None
         return run_in_process(
-            config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
+            config, ready_file=ready_file, on_ready=on_ready, manager=manager, reread=reread
         )
     return run_with_restores(lambda kept: Supervisor(config, manager, reread, kept), ready_file, on_ready)
