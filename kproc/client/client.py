@@ -245,7 +245,8 @@ class Client:
         length = int.from_bytes(self._received[:4], "big", signed=True)
         if self.answer_bytes_max < length <= FRAME_BYTES_MAX:
             raise ConnectionLost(
-                f"{self.address} announces an answer of {length} bytes; the limit is {self.answer_bytes_max}"
+                f"{self.address} announces a response of {length} bytes; this client accepts "
+                f"up to {self.answer_bytes_max}"
             )
         if not 4 <= length <= FRAME_BYTES_MAX:
             start = bytes(self._received[:4])
@@ -342,7 +343,7 @@ class Client:
         from kproc.wire import codec
 
         if not self._pending:
-            raise ClientError("no request is waiting for an answer")
+            raise ClientError("there is no response to receive: every request sent has had its response")
         pending = self._pending[0]
         frame = self.receive_frame()
         self._pending.popleft()
@@ -378,7 +379,7 @@ class Client:
             raise ClientError(f"{self.address} does not serve {kafka_name(api_key)}")
         if low > ours:
             raise ClientError(
-                f"{self.address} serves {kafka_name(api_key)} only from version {low}; we know up to {ours}"
+                f"{self.address} serves {kafka_name(api_key)} only from version {low}, this client only up to {ours}"
             )
         return min(high, ours)
 
@@ -434,7 +435,7 @@ class Client:
     def _check_correlation(self, correlation_id: int, pending: _PendingRequest) -> None:
         if correlation_id != pending.correlation_id:
             raise ConnectionLost(
-                f"{self.address} answered request {correlation_id} where {pending.correlation_id} was due"
+                f"{self.address} answered correlation id {correlation_id}, but {pending.correlation_id} was next"
             )
 
 

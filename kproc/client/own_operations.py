@@ -97,7 +97,7 @@ def _parse_int(text: str) -> int:
     # none.
     number = int(text)
     if abs(number) > _INT_MAX:
-        raise ValueError(f"a number of {len(text)} digits")
+        raise ValueError(f"a number of {len(text)} digits has more than 64 bits, which kproc never sends")
     return number
 
 

@@ -69,7 +69,7 @@ class Containment:
         self.count += 1
         place = _raised_at(error)
         if place in self._places or len(self._places) >= _PLACES_MAX:
-            logger.debug("%s failed: %r", what, error)
+            logger.debug("%s failed because of a bug in kproc (contained and counted): %r", what, error)
         else:
             self._places.add(place)
             logger.error(

@@ -64,7 +64,7 @@ class MovableClock:
     def advance(self, duration_ns: int) -> None:
         """Advance time at once, also while it is frozen. Raises ValueError for a duration that is out of range."""
         if duration_ns < 0:
-            raise ValueError("time never runs backwards")
+            raise ValueError("the duration is negative, but time never runs backwards")
         if self.lead_ns + duration_ns > LEAD_NS_MAX:
             raise ValueError("time cannot be more than 100 years ahead of the host's clock")
         self._words[0] += duration_ns << 1

@@ -147,11 +147,11 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
         raise InflatesTooMuch(limit_bytes)
     # Require the end of the gzip stream. Otherwise a truncated stream would count as a shorter valid one.
     if not inflater.eof:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the gzip data of a batch are cut off")
     # Reject bytes after the first gzip member, because consumers differ: they read a second member, ignore it, or fail.
     if inflater.unused_data:
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"{len(inflater.unused_data)} bytes follow the gzip records"
+            ErrorCode.CORRUPT_MESSAGE, f"{len(inflater.unused_data)} bytes follow the gzip data of a batch"
         )
     return raw
 
@@ -162,7 +162,8 @@ def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(data)
     if size > _RATIO_MAX[Compression.SNAPPY] * len(data):
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"snappy block of {len(data)} bytes claims to become {size}"
+            ErrorCode.CORRUPT_MESSAGE,
+            f"impossible size in bytes: snappy block of {len(data)} bytes claims to become {size}",
         )
     # Compare with the remaining part of the limit, which applies to all blocks of the batch together.
     if size > room:
@@ -176,19 +177,22 @@ def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
     # one raw block.
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         if not view:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the snappy data of a batch are empty")
         return _unsnappy_block(view, limit_bytes, limit_bytes)
     parts: list[bytes] = []
     room = limit_bytes
     position = len(_XERIAL_HEADER)
     while position < len(view):
         if position + INT32.size > len(view):
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the snappy data of a batch are cut off")
         (length,) = INT32.unpack_from(view, position)
         position += INT32.size
         # Reject zero and negative lengths of a block: a negative one would move the position back, in an endless loop.
         if not 0 < length <= len(view) - position:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block claims to have {length} bytes")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"snappy block claims to have {length} bytes, which does not fit",
+            )
         part = _unsnappy_block(view[position : position + length], room, limit_bytes)
         room -= len(part)
         parts.append(part)

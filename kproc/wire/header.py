@@ -275,7 +275,7 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
     if client_id_bytes > 0:
         end = position + client_id_bytes
         if end > len(view):
-            raise ProtocolError("client id runs past the end")
+            raise ProtocolError("client id runs past the end of its request")
         try:
             client_id = str(view[position:end], "utf-8")
         except UnicodeDecodeError:

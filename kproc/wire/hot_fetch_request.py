@@ -105,7 +105,7 @@ def decode_fetch(version: int, body: memoryview) -> FetchRequest:
     except (StructError, IndexError):
         raise ProtocolError("Fetch request runs past its end") from None
     except UnicodeDecodeError:
-        raise ProtocolError("string is not UTF-8") from None
+        raise ProtocolError("a string of a Fetch request is not UTF-8") from None
 
 
 def locate_fetch_offset(version: int, body: memoryview) -> tuple[FetchRequest, int] | None:
@@ -157,7 +157,7 @@ def _decode(version: int, body: memoryview) -> FetchRequest:
         rack_id, position = read_string(body, position)
     # KIP-392: the rack id must not be null, although the string's encoding allows null.
     if rack_id is None:
-        raise ProtocolError("rack id must not be null")
+        raise ProtocolError("the rack id of a Fetch request must not be null")
     return FetchRequest(
         max_wait_ms,
         min_bytes,
@@ -180,9 +180,11 @@ def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
         position += 4
     # Reject a count larger than the remaining bytes, because an element has at least one byte.
     if not 0 <= count <= len(body) - position:
-        raise ProtocolError(f"array of {count} elements, but only {len(body) - position} bytes remain")
+        raise ProtocolError(
+            f"Fetch request: array of {count} elements, but only {len(body) - position} bytes remain"
+        )
     if count > ELEMENTS_MAX:
-        raise ProtocolError(f"array of {count} elements; the limit is {ELEMENTS_MAX}")
+        raise ProtocolError(f"Fetch request: array of {count} elements; the limit is {ELEMENTS_MAX}")
     return count, position
 
 
@@ -192,7 +194,7 @@ def _topic_key(version: int, body: memoryview, position: int) -> tuple[str | Non
         return None, bytes(body[position : position + 16]), position + 16
     name, position = (read_compact_string if version >= FLEXIBLE else read_string)(body, position)
     if name is None:
-        raise ProtocolError("topic name must not be null")
+        raise ProtocolError("a topic name of a Fetch request must not be null")
     return name, None, position
 
 
@@ -258,7 +260,7 @@ def _decode_tags(version: int, body: memoryview, position: int, replica_id: int)
         tag, position = read_unsigned_varint(body, position)
         size, position = read_unsigned_varint(body, position)
         if position + size > len(body):
-            raise ProtocolError("tagged field runs past the end")
+            raise ProtocolError("tagged field runs past the end of its Fetch request")
         # KIP-903 moved the replica id from the head into a tagged field with v15.
         if tag == _REPLICA_STATE_TAG and version >= _REPLICA_STATE:
             (replica_id,) = INT32.unpack_from(body, position)

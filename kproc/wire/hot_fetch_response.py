@@ -264,10 +264,10 @@ def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[
 def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) -> bytes:
     if version >= TOPIC_IDS:
         if topic_id is None or len(topic_id) != 16:
-            raise ValueError(f"Fetch v{version} needs a topic id")
+            raise ValueError(f"response to Fetch v{version} needs a topic id")
         return topic_id
     if name is None:
-        raise ValueError(f"Fetch v{version} needs a topic name")
+        raise ValueError(f"response to Fetch v{version} needs a topic name")
     return encode_compact_string(name) if version >= FLEXIBLE else encode_string(name)
 
 

@@ -103,7 +103,7 @@ def decode_produce(version: int, body: memoryview) -> ProduceRequest:
     except (StructError, IndexError):
         raise ProtocolError("Produce request runs past its end") from None
     except UnicodeDecodeError:
-        raise ProtocolError("string is not UTF-8") from None
+        raise ProtocolError("a string of a Produce request is not UTF-8") from None
 
 
 def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
@@ -120,7 +120,7 @@ def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
     for _ in range(topic_count):
         name, at = read_string(body, at)
         if name is None:
-            raise ProtocolError("topic name must not be null")
+            raise ProtocolError("a topic name of a Produce request must not be null")
         (count,) = INT32.unpack_from(body, at)
         at += 4
         rows += count
@@ -133,7 +133,9 @@ def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
             index, size = _PLAIN_PARTITION.unpack_from(body, at)
             start = at + 8
             if size < -1 or start + size > end:
-                raise ProtocolError(f"records of {size} bytes, but only {end - start} remain")
+                raise ProtocolError(
+                    f"Produce request: records of {size} bytes, but only {end - start} remain"
+                )
             at = start + size if size >= 0 else start
             partitions.append((index, body[start:at] if size >= 0 else None))
         topics.append(ProduceTopic(name, None, partitions))
@@ -170,7 +172,7 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
             else:
                 name, at = read_compact_string(body, at)
                 if name is None:
-                    raise ProtocolError("topic name must not be null")
+                    raise ProtocolError("a topic name of a Produce request must not be null")
         count = body[at]
         at += 1
         if count > 127:
@@ -188,7 +190,9 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
             # Check that the records do not end beyond the body, because Python would return a shorter slice without an
             # error.
             if at > end:
-                raise ProtocolError(f"records of {size - 1} bytes, but only {end - start} remain")
+                raise ProtocolError(
+                    f"Produce request: records of {size - 1} bytes, but only {end - start} remain"
+                )
             partitions.append((index, body[start:at] if size else None))
             at = skip_tagged_fields(body, at) if body[at] else at + 1
         at = skip_tagged_fields(body, at) if body[at] else at + 1
@@ -206,7 +210,7 @@ def _reject_count(count: int, remaining: int) -> NoReturn:
     """
     if 0 <= count <= remaining:
         raise ProtocolError(f"Produce to more than {PRODUCE_ROWS_MAX} topics and partitions")
-    raise ProtocolError(f"array of {count} elements, but only {remaining} bytes remain")
+    raise ProtocolError(f"Produce request: array of {count} elements, but only {remaining} bytes remain")
 
 
 # ---- responses --------------------------------------------------------------------------------------------
@@ -242,10 +246,10 @@ def encode_produce_response(
 def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) -> bytes:
     if version >= _TOPIC_IDS:
         if topic_id is None or len(topic_id) != 16:
-            raise ValueError(f"Produce v{version} needs a topic id")
+            raise ValueError(f"response to Produce v{version} needs a topic id")
         return topic_id
     if name is None:
-        raise ValueError(f"Produce v{version} needs a topic name")
+        raise ValueError(f"response to Produce v{version} needs a topic name")
     return encode_compact_string(name) if version >= _FLEXIBLE else encode_string(name)
 
 

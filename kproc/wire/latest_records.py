@@ -55,7 +55,7 @@ class LatestRecords:
         Raises INVALID_RECORD unless the records fill `raw` exactly. Headers and timestamps are not checked.
         """
         if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
-            raise _invalid(f"batch claims {count} records in {len(raw)} bytes")
+            raise _invalid(f"batch claims {count} records in {len(raw)} bytes, which is impossible")
         rows: dict[bytes | None, Row] = {}
         shapes = self._shapes
         position, left, size = 0, count, len(raw)
@@ -91,7 +91,7 @@ class LatestRecords:
                 self._counts[kind] = 0
                 self._compile(raw[start:position], kind)
         if position != size:
-            raise _invalid(f"{size - position} bytes follow the last record")
+            raise _invalid(f"{size - position} bytes follow the last record of the batch")
         return rows
 
     def _compile(self, record: bytes, kind: int) -> None:

@@ -83,7 +83,8 @@ def decode_old_message(view: Buffer, position: int = 0) -> tuple[OldMessage, int
     value, at = _nullable(message, at)
     if at != total:
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"the message at byte {position} ends at {at}, not at {total}"
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the message at byte {position} has {total} bytes, its fields end after {at}",
         )
     is_log_append_time = magic == 1 and bool(attributes & LOG_APPEND_TIME)
     decoded = OldMessage(offset, magic, attributes & CODEC_MASK, is_log_append_time, timestamp_ms, key, value)
@@ -102,11 +103,14 @@ def records_of(message: OldMessage) -> Iterator[Record]:
         one, position = decode_old_message(raw, position)
         # Kafka never nested compressed messages. Without this check a few bytes could decompress into an endless chain.
         if one.codec:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a compressed message inside a compressed message")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, "a compressed message contains another compressed message"
+            )
         inside.append(one)
     if not inside:
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"the compressed message at offset {message.offset} is empty"
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the compressed message at offset {message.offset} contains no message",
         )
     # KIP-31: in format 1 the inner offsets are relative, and the outer offset is that of the last message. In format 0
     # they are absolute.
@@ -122,7 +126,9 @@ def _nullable(message: memoryview, at: int) -> tuple[bytes | None, int]:
     if length == -1:
         return None, end
     if not 0 <= length <= len(message) - end:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a field runs past the end of its message")
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, "the key or value of a message of format 0 or 1 runs past its end"
+        )
     return bytes(message[end : end + length]), end + length
 
 

@@ -57,7 +57,7 @@ def encode_unsigned_varint(value: int) -> bytes:
     if value < 128:
         # Reject negative values, because a negative index would silently read from the end of the table.
         if value < 0:
-            raise ValueError(f"unsigned varint of a negative number: {value}")
+            raise ValueError(f"an unsigned varint cannot encode the negative number {value}")
         return _ONE_BYTE[value]
     if value < 16_384:
         return bytes((value & 127 | 128, value >> 7))
@@ -101,9 +101,9 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
             # Reject numbers with more bytes than their type allows. Otherwise a client could keep the reader in this
             # loop.
             if shift > shift_max:
-                raise ProtocolError("varint is too long")
+                raise ProtocolError("varint is too long for its type")
     except IndexError:
-        raise ProtocolError("varint runs past the end") from None
+        raise ProtocolError("varint runs past the end of its message or record") from None
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
@@ -139,7 +139,7 @@ def skip_tagged_fields(data: Buffer, position: int) -> int:
         position += size
         # Check that the claimed size fits into the data, because no reader checks it for a skipped field.
         if position > len(data):
-            raise ProtocolError("tagged field runs past the end")
+            raise ProtocolError("tagged field runs past the end of its message or record")
     return position
 
 
@@ -147,7 +147,7 @@ def encode_string(text: str) -> bytes:
     """Encode a string for a non-flexible version: int16 length, UTF-8."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise StringTooLong(f"string of {len(encoded)} bytes is too long for the wire")
+        raise StringTooLong(f"string of {len(encoded)} bytes is too long: Kafka's limit is 32767 bytes")
     return INT16.pack(len(encoded)) + encoded
 
 
@@ -155,7 +155,7 @@ def encode_compact_string(text: str) -> bytes:
     """Encode a string for a flexible version: length + 1 as unsigned varint, UTF-8."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise StringTooLong(f"string of {len(encoded)} bytes is too long for the wire")
+        raise StringTooLong(f"string of {len(encoded)} bytes is too long: Kafka's limit is 32767 bytes")
     return encode_unsigned_varint(len(encoded) + 1) + encoded
 
 
@@ -174,7 +174,7 @@ def read_string(data: Buffer, position: int) -> tuple[str | None, int]:
         raise ProtocolError(f"string has the length {length}; expected -1 (null) or more")
     end = position + length
     if end > len(data):
-        raise ProtocolError(f"string of {length} bytes runs past the end")
+        raise ProtocolError(f"string of {length} bytes runs past the end of its message or record")
     return str(data[position:end], "utf-8"), end
 
 
@@ -195,7 +195,7 @@ def read_compact_string(data: Buffer, position: int) -> tuple[str | None, int]:
     end = position + length
     if end > len(data) or length > STRING_BYTES_MAX:
         possible = min(len(data) - position, STRING_BYTES_MAX)
-        raise ProtocolError(f"string of {length} bytes, but at most {possible} are possible")
+        raise ProtocolError(f"string of {length} bytes, but at most {possible} remain or are allowed")
     return str(data[position:end], "utf-8"), end
 
 

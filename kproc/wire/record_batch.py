@@ -208,7 +208,7 @@ def check_count(codec: int, record_count: int, records_bytes: int) -> None:
     """Raise INVALID_RECORD if `record_count` records cannot fit into `records_bytes`, compressed with `codec`."""
     if record_count * record_format.RECORD_BYTES_MIN > inflated_bytes_max(codec, records_bytes):
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"batch claims {record_count} records in {records_bytes} bytes"
+            ErrorCode.INVALID_RECORD, f"batch claims {record_count} records in only {records_bytes} bytes"
         )
 
 
@@ -360,7 +360,7 @@ def _rising_offsets(records: Sequence[Record], base_offset: int) -> list[int]:
         following = offsets[-1] + 1 if offsets else base_offset
         offset = record.offset if record.offset >= 0 else following
         if offset < following:
-            raise ValueError(f"offset {offset} is below {following}, the lowest offset that may follow")
+            raise ValueError(f"offset {offset} is below {following}, the lowest that may follow in the batch")
         offsets.append(offset)
     return offsets
 
@@ -445,7 +445,7 @@ def read_end_transaction(batch: memoryview) -> tuple[bool, int] | None:
 def control_type(record: Record) -> int:
     """Return the type of a control record, which is not necessarily one of ControlType."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "control record without a type")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "control record with a key too short for a type")
     kind: int = _CONTROL_KEY.unpack_from(record.key)[1]
     return kind
 
@@ -453,6 +453,6 @@ def control_type(record: Record) -> int:
 def coordinator_epoch_of(record: Record) -> int:
     """Return the epoch of the coordinator that wrote a transaction marker."""
     if record.value is None or len(record.value) < _CONTROL_VALUE.size:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "transaction marker without a coordinator epoch")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "transaction marker too short for a coordinator epoch")
     epoch: int = _CONTROL_VALUE.unpack_from(record.value)[1]
     return epoch

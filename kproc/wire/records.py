@@ -87,7 +87,7 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
     # Compare the header count with the record's remaining bytes, because a record of a few bytes can claim billions of
     # headers.
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
-        raise _invalid(f"record claims to have {count} headers")
+        raise _invalid(f"record claims to have {count} headers, but its bytes cannot hold them")
     if count > HEADER_COUNT_MAX:
         raise _too_many_headers()
     headers: list[tuple[str, bytes | None]] = []
@@ -156,7 +156,9 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     else:
         position += 1
     if position != end:
-        raise _invalid(f"record ends at byte {position}, by its length at {end}")
+        raise _invalid(
+            f"the fields of a record end at byte {position}, but by its length it ends at byte {end}"
+        )
     timestamp = base_timestamp + (timestamp_delta >> 1 ^ -(timestamp_delta & 1))
     if not INT64_MIN <= timestamp <= INT64_MAX:
         timestamp = as_int64(timestamp)
@@ -171,7 +173,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     The records must fill `raw` exactly. Their offsets must rise, with gaps where compaction has removed records.
     """
     if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
-        raise _invalid(f"batch claims {count} records in {len(raw)} bytes")
+        raise _invalid(f"batch claims {count} records in {len(raw)} bytes, which is impossible")
     position = 0
     last_offset = base_offset - 1
     header_count = 0
@@ -190,7 +192,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     except (ProtocolError, IndexError):
         raise _cut_off("last field") from None
     if position != len(raw):
-        raise _invalid(f"{len(raw) - position} bytes follow the last record")
+        raise _invalid(f"{len(raw) - position} bytes follow the last record of the batch")
 
 
 def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:

@@ -139,7 +139,9 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
         # of records and responses could not hold them.
         if end > len(data) or length > STRING_BYTES_MAX:
             possible = min(len(data) - position, STRING_BYTES_MAX)
-            raise ProtocolError(f"{path}: string of {length} bytes, but at most {possible} are possible")
+            raise ProtocolError(
+                f"{path}: string of {length} bytes, but at most {possible} remain or are allowed"
+            )
         return data[position:end].decode(), end
 
     return read_string
@@ -278,7 +280,9 @@ def tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
             size, position = read_unsigned_varint(data, position)
             end = position + size
             if end > len(data):
-                raise ProtocolError(f"{schema.path}: tag {tag} of {size} bytes runs past the end")
+                raise ProtocolError(
+                    f"{schema.path}: tagged field {tag} of {size} bytes runs past the end of the message"
+                )
             known = readers.get(tag)
             if known is not None:
                 name, read = known

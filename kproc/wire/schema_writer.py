@@ -39,7 +39,9 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
             return
         encoded = value.encode()
         if len(encoded) > STRING_BYTES_MAX:
-            raise StringTooLong(f"{path}: string of {len(encoded)} bytes is too long for the wire")
+            raise StringTooLong(
+                f"{path}: string of {len(encoded)} bytes is too long: Kafka's limit is 32767 bytes"
+            )
         # KIP-482: a compact length is the real length + 1, because 0 means null.
         out += encode_unsigned_varint(len(encoded) + 1) if is_flexible else INT16.pack(len(encoded))
         out += encoded

@@ -185,7 +185,7 @@ def test_embedded_users_have_own_passwords_in_private_files(broker: Broker) -> N
     directory = broker.client_file().parent
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
-    with pytest.raises(ConfigError, match="there is no user carol: alice, bob"):
+    with pytest.raises(ConfigError, match="there is no user carol; there are: alice, bob"):
         broker.client_config(user="carol")
 
 

@@ -93,7 +93,7 @@ def test_protocol_mismatch_error_names_the_setting(kafka: SecuredKafka) -> None:
         cluster_id(client)
     with pytest.raises(ClientError, match=r"TLS handshake|does not speak TLS"):
         connected(kafka, "SASL_PLAINTEXT", tls_lines(kafka))
-    with pytest.raises(AuthenticationFailed, match=r"refuses a login: .*security\.protocol"):
+    with pytest.raises(AuthenticationFailed, match=r"refuses to begin a SASL login: .*security\.protocol"):
         connected(kafka, "SSL", sasl_lines(kafka, "SASL_SSL", "PLAIN"))
 
 

@@ -49,7 +49,9 @@ def _tls(tls: Tls) -> dict[str, Any]:
 
 def _login(login: ClientLogin) -> dict[str, Any]:
     if login.is_delegation_token:
-        raise ConfigError("librdkafka, which moves the records, does not log in by delegation tokens")
+        raise ConfigError(
+            "librdkafka, which sends and receives the records, cannot log in by delegation tokens: log in as a user"
+        )
     settings: dict[str, Any] = {"sasl.mechanism": login.mechanism}
     if login.mechanism == "OAUTHBEARER":
         return settings | {"oauth_cb": lambda _config: _token(login)}

@@ -63,7 +63,7 @@ def _choose(ask: Ask, login: ClientLogin, address: str) -> None:
         )
     if code:
         raise SecurityFailed(
-            f"{address} refuses a login: {error_text(code)}; does security.protocol match its listener?"
+            f"{address} refuses to begin a SASL login: {error_text(code)}; does security.protocol match its listener?"
         )
 
 
@@ -150,10 +150,14 @@ def _scram_challenge(server_first: str, address: str, nonce: str) -> _ScramChall
     try:
         salt, iterations = base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError):
-        raise SecurityFailed(f"{address} sent an invalid SCRAM message") from None
+        raise SecurityFailed(
+            f"{address} sent an invalid SCRAM message, without salt or iteration count"
+        ) from None
     # RFC 5802: the broker's nonce begins with the client's. Otherwise the message could be a replay of an older login.
     if not server_nonce.startswith(nonce) or server_nonce == nonce:
-        raise SecurityFailed(f"{address} answered with the nonce of another SCRAM login")
+        raise SecurityFailed(
+            f"{address} answered this SCRAM login with the nonce of another one: is it the right broker?"
+        )
     # RFC 7677, section 4: a false broker could demand few iterations, so that it can guess the password from the
     # client's proof by brute force.
     if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:

@@ -192,7 +192,7 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
         except UnicodeDecodeError:
             raise ConfigError(f"{name}: {match[0]}: the file is not UTF-8") from None
         except KeyError:
-            raise ConfigError(f"{name}: {match[0]}: the file has no {key}") from None
+            raise ConfigError(f"{name}: {match[0]}: the file has no property {key}") from None
 
     found = _VARIABLE.sub(find_value, value)
     try:
@@ -374,7 +374,7 @@ class _SecurityParser:
         if url and not url.startswith("file:"):
             raise self._error(
                 "sasl.oauthbearer.token.endpoint.url",
-                "tokens are not fetched here: put one into a file and write file:///path/of/it",
+                "kproc does not fetch tokens from a server: put one into a file and write file:///path/of/it",
             )
         token = self._text("sasl.oauthbearer.token")
         if token or url:

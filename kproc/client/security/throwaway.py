@@ -69,7 +69,9 @@ class Throwaway:
     def security(self, user: str | None = None) -> ClientSecurity:
         """Return the client settings of a user, by default the first one. Raises ConfigError for an unknown user."""
         if user is not None and user not in self.users:
-            raise ConfigError(f"there is no user {user}: {', '.join(self.users) or 'nobody has to log in'}")
+            raise ConfigError(
+                f"there is no user {user}; there are: {', '.join(self.users) or 'none, because nobody has to log in'}"
+            )
         name = user or next(iter(self.users), None)
         tls = Tls(trust=Store(str(self.directory / "ca.pem"), "PEM")) if self.has_tls else None
         login = ClientLogin(_MECHANISM, name, self.users[name]) if name is not None else None

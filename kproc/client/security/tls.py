@@ -229,13 +229,13 @@ def _is_pem(store: Store, content: bytes, name: str) -> bool:
     """
     if b"-----BEGIN" in content:
         if store.type == "PKCS12":
-            raise ConfigError(f"{name}: {_store_name(store)} is PEM, its type says PKCS12")
+            raise ConfigError(f"{name}: {_store_name(store)} is PEM, but its store type is set to PKCS12")
         return True
     if content.startswith(_JKS):
         path = store.location
         raise ConfigError(
-            f"{name}: {path} is a JKS store, which only Java reads: keytool -importkeystore -srckeystore {path} "
-            f"-destkeystore {Path(path).stem}.p12 -deststoretype PKCS12"
+            f"{name}: {path} is a JKS store, which only Java reads; convert it: keytool -importkeystore "
+            f"-srckeystore {path} -destkeystore {Path(path).stem}.p12 -deststoretype PKCS12"
         )
     if not content.startswith(_ASN1_SEQUENCE) or store.type == "PEM":
         raise ConfigError(f"{name}: {_store_name(store)} is no {store.type or 'PEM or PKCS12'} store")

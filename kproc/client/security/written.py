@@ -50,13 +50,15 @@ def _java_tls(tls: Tls) -> dict[str, str]:
     if tls.chain:
         if tls.key.location:
             raise ConfigError(
-                "ssl.key.location: Java's clients want the key with its certificates in one file"
+                "ssl.key.location: Java's clients need the key and its certificates in one file, ssl.keystore.location"
             )
         properties["ssl.keystore.certificate.chain"] = tls.chain.pem
     if tls.key_password:
         properties["ssl.key.password"] = tls.key_password
     if not tls.is_verified:
-        raise ConfigError("enable.ssl.certificate.verification: Java's clients always verify")
+        raise ConfigError(
+            "enable.ssl.certificate.verification=false: Java's clients always verify certificates"
+        )
     if not tls.checks_host:
         properties["ssl.endpoint.identification.algorithm"] = ""
     return properties
@@ -89,7 +91,9 @@ def _jaas(login: ClientLogin) -> str:
     elif login.username:
         options["unsecuredLoginStringClaim_sub"] = login.username
     elif login.token:
-        raise ConfigError("sasl.oauthbearer.token: Java's clients take a token from a file")
+        raise ConfigError(
+            "sasl.oauthbearer.token: Java's clients read the token from a file, sasl.oauthbearer.token.endpoint.url"
+        )
     if login.is_delegation_token:
         options["tokenauth"] = "true"
     words = [f'{name}="{_escaped(value)}"' for name, value in options.items()]

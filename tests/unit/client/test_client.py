@@ -171,7 +171,7 @@ def test_answer_above_callers_bound_is_rejected_unread():
     announced = (1000).to_bytes(4, "big") + bytes(10)
     with peer(lambda sock: (read_frame(sock), sock.sendall(announced))[1]) as client:
         client.answer_bytes_max = 999
-        with pytest.raises(ConnectionLost, match="announces an answer of 1000 bytes; the limit is 999"):
+        with pytest.raises(ConnectionLost, match="announces a response of 1000 bytes; this client accepts up to 999"):
             client.call(ApiKey.API_VERSIONS, 0, {})
 
 
@@ -200,7 +200,7 @@ def test_answer_to_another_request_raises_connection_lost():
             codec.encode_response(ApiKey.API_VERSIONS, 0, 77, {"error_code": 0, "api_keys": []})
         )
 
-    with peer(script) as client, pytest.raises(ConnectionLost, match="answered request 77 where 1 was due"):
+    with peer(script) as client, pytest.raises(ConnectionLost, match="answered correlation id 77, but 1 was next"):
         client.call(ApiKey.API_VERSIONS, 0, {})
 
 
@@ -215,7 +215,7 @@ def test_name_above_the_protocol_limit_raises_client_error():
 
 
 def test_reading_without_a_request_is_our_own_mistake():
-    with peer(lambda sock: None) as client, pytest.raises(ClientError, match="no request is waiting"):
+    with peer(lambda sock: None) as client, pytest.raises(ClientError, match="there is no response to receive"):
         client.receive()
 
 

@@ -114,7 +114,7 @@ def test_mutated_records_are_invalid_or_decode():
         (bytes(100), -1, "-1 records"),
         (b"\x0c\0\0\0\1\1\0" + b"x" * 7, 1, "7 bytes follow"),
         (b"\x0c\0\0\0\1\1\0" * 2, 2, "record at offset 0 follows 0"),
-        (b"\x0e\0\0\0\1\1\0\0", 1, "ends at byte 7, by its length at 8"),
+        (b"\x0e\0\0\0\1\1\0\0", 1, "end at byte 7, but by its length it ends at byte 8"),
         (b"\x0c\0\0\0\1\1\x02", 1, "1 headers"),
         (b"\x10\0\0\0\1\1\x02\x01\x01", 1, "header key"),
         (b"\x01\0\0\0\1\1\0", 1, "past the end"),

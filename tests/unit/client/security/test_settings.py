@@ -90,7 +90,7 @@ def test_tokenauth_in_jaas_line_means_delegation_token() -> None:
                 "sasl.mechanism": "OAUTHBEARER",
                 "sasl.oauthbearer.token.endpoint.url": "https://h/token",
             },
-            "tokens are not fetched here",
+            "kproc does not fetch tokens from a server",
         ),
     ],
 )
