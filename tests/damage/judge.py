@@ -16,8 +16,6 @@ from tests.support.raw import RawClient, fetch_fields, split_batches
 
 _NOTHING = bytes(16)
 _OFFSETS_TOPIC = "__consumer_offsets"
-_LOG_STARTS = {"log-start-offset-checkpoint", "log-start-offset-checkpoint.by-id"}
-_RECOVERY_POINTS = "recovery-point-offset-checkpoint.by-id"
 
 
 class Broken(Exception):
@@ -29,21 +27,15 @@ class Refused(Exception):
 
 
 class Judge:
-    """One broker, one client. `files` were damaged, and of these partitions: `damaged`.
-
-    It excuses the double losses of kproc/broker/storage/README.md that nothing in the directory shows.
-    """
+    """One broker, one client. A file of each partition in `damaged` was damaged."""
 
     def __init__(
         self,
         client: RawClient,
         promises: Promises,
-        files: set[str],
         damaged: set[Partition],
         is_set_aside: Callable[[str], bool],
     ) -> None:
-        self._are_starts_lost = files >= _LOG_STARTS
-        self._are_ends_lost = _RECOVERY_POINTS in files
         self._is_set_aside = is_set_aside
         self._client = client
         self._promises = promises
@@ -73,11 +65,8 @@ class Judge:
             self.refused.add(key)
 
     def _is_loudly_gone(self, key: Partition) -> bool:
-        """Return True if the damaged partition's directory is set aside, which log, status and doctor say.
-
-        Also if its recovery point was damaged with it: then nothing shows what it has lost.
-        """
-        return key in self._damaged and (self._are_ends_lost or self._is_set_aside(f"{key[0]}-{key[1]}"))
+        """Return True if the damaged partition's directory is set aside, which log, status and doctor say."""
+        return key in self._damaged and self._is_set_aside(f"{key[0]}-{key[1]}")
 
     def _offset(self, key: Partition, timestamp: int) -> int:
         row = self._client.list_offset(key[0], timestamp, partition=key[1])
@@ -88,8 +77,7 @@ class Judge:
     def _judge_log(self, key: Partition) -> None:
         promises = self._promises
         start, end = self._offset(key, -2), self._offset(key, -1)
-        is_start_lost = self._are_starts_lost and not start
-        if key not in promises.compacted and start != promises.starts.get(key, 0) and not is_start_lost:
+        if key not in promises.compacted and start != promises.starts.get(key, 0):
             raise Broken(f"{key} begins at {start}, not at {promises.starts.get(key, 0)}")
         if end != promises.ends[key]:
             raise Broken(f"{key} ends at {end}, not at {promises.ends[key]}")

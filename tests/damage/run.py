@@ -90,7 +90,6 @@ class Sweep:
                 judge = Judge(
                     client,
                     self._promises[case.ended],
-                    {each.file for each in case.harms},
                     damaged,
                     lambda name: bool(list(data.glob(f"{name}.*-stray"))),
                 )

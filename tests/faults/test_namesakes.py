@@ -133,7 +133,7 @@ def test_deleted_records_stay_deleted_after_an_upgrade(
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        ("empty", "records below offset 2 were stored"),
+        ("empty", "has 0 bytes, but"),
         ("removed", "no segment from offset 0 on, but one was stored"),
         ("directory", "records below offset 2 were stored"),
     ],

@@ -32,12 +32,14 @@ class Inode:
         "disk_aborted",
         "disk_mark",
         "disk_newest",
+        "disk_start",
         "entries",
         "mark",
         "modified_ns",
         "newest",
         "number",
         "old",
+        "start",
     )
 
     def __init__(self, number: int, now_ns: int, *, is_directory: bool) -> None:
@@ -49,6 +51,8 @@ class Inode:
         self.disk_aborted: int | None = None
         self.newest: int | None = None  # Of a partition's directory.
         self.disk_newest: int | None = None
+        self.start: bytes | None = None  # Of a partition's directory.
+        self.disk_start: bytes | None = None
         self.modified_ns = self.changed_ns = now_ns
         self.entries: dict[str, Inode] | None = {} if is_directory else None
         self.old: dict[
@@ -256,6 +260,12 @@ class RecordingFs:
     def read_newest_mark(self, descriptor: int) -> int | None:
         return self._open[descriptor].newest
 
+    def write_start_mark(self, descriptor: int, content: bytes) -> None:
+        self._open[descriptor].start = content
+
+    def read_start_mark(self, descriptor: int) -> bytes | None:
+        return self._open[descriptor].start
+
     def sync(self, descriptor: int) -> None:
         self.on_change()
         inode = self._open[descriptor]
@@ -265,7 +275,7 @@ class RecordingFs:
             while self._journal and self._journal[0].is_synced:
                 for directory, name, target in self._journal.pop(0).change:
                     _put(directory.old, name, target)
-            inode.disk_newest = inode.newest
+            inode.disk_newest, inode.disk_start = inode.newest, inode.start
             return
         if self.fails_sync and inode.dirty:
             self.fails_sync = False
@@ -317,6 +327,7 @@ class RecordingFs:
                 new.old = dict(new.entries)
                 # The journal commits an attribute with other changes: without a sync it can be on the disk as well.
                 new.newest = new.disk_newest = inode.disk_newest if contents == "synced" else inode.newest
+                new.start = new.disk_start = inode.disk_start if contents == "synced" else inode.start
             else:
                 new.data = _left_of(inode, rng, contents)
                 new.disk = bytearray(new.data)

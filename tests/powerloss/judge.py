@@ -9,14 +9,17 @@ from typing import NamedTuple
 from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.group.records import CommittedOffset
+from kproc.broker.storage.checkpoints import LOG_START_FILE
 from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.storage.log import Log
+from kproc.broker.storage.log_start import read_start_mark
+from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge_transactions import judge_transactions
-from tests.powerloss.scene import GROUP_TOPIC, Content, Ledger, Scene, Violation
+from tests.powerloss.scene import DATA, GROUP_TOPIC, Content, Ledger, Scene, Violation
 from tests.powerloss.share_states import SHARE_TOPIC, problems_of
 from tests.powerloss.transactions import STATE_TOPIC
 
@@ -39,6 +42,7 @@ def judge(
     cleaner writes its checkpoints before anybody opens a log, and a crash follows, of the host or of the broker.
     """
     rng = random.Random(second)
+    _judge_start_marks(fs, scene)
     shown: dict[bytes, dict[int, Content]] = {}
     committed: set[tuple[str, int]] = set()
     has_transactions = STATE_TOPIC in scene.ledger.topics
@@ -59,6 +63,15 @@ def judge(
         if left and (has_transactions or rng.random() < 0.7):
             names = rng.choice(("synced", names))
             fs = fs.crash(rng, contents=rng.choice(("synced", "pages")), names=names)
+
+
+def _judge_start_marks(fs: RecordingFs, scene: Scene) -> None:
+    """The mark of a log's start is never ahead of the checkpoint: no DeleteRecords was answered with more."""
+    starts = read_offset_checkpoint(fs, DATA, LOG_START_FILE).by_id
+    for name, topic_id in scene.ledger.topics.items():
+        mark, start = read_start_mark(fs, DATA / f"{name}-0", topic_id), starts.get((topic_id, 0), 0)
+        if mark > start:
+            raise Violation(f"{name} has {mark} in its directory's mark, the checkpoint says {start}")
 
 
 def _judge_broker(

@@ -21,6 +21,7 @@ from kproc.broker.storage.last_stop import TrustedEnd
 from kproc.broker.storage.log_append import LogAppender
 from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.log_end import LogEndFinder
+from kproc.broker.storage.log_retention import LogRetention
 from kproc.broker.storage.results import AppendResult, SyncPoint
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.unsynced_files import UnsyncedFiles
@@ -189,7 +190,25 @@ def _mark_sealed_first(durability: LogDurability, point: SyncPoint) -> None:
     _run_sync(durability, point)
 
 
+def _mark_active_first(durability: LogDurability, point: SyncPoint) -> None:
+    """run_sync that marks the active segment with its size before anything of the round is on the disk."""
+    for segment, size in zip(point.segments, point.sizes, strict=True):
+        segment.synced_bytes = size
+    durability.mark_active()
+    _run_sync(durability, point)
+
+
 _run_sync = LogDurability.run_sync
+
+
+def _mark_start_first(retention: LogRetention, offset: int) -> int:
+    """advance_start that marks the directory before the checkpoint has the start."""
+    start = _advance_start(retention, offset)
+    retention.mark_start(start)
+    return start
+
+
+_advance_start = LogRetention.advance_start
 
 
 @contextmanager
@@ -252,6 +271,10 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "round-behind-a-failed-one-marks": lambda: mock.patch.object(LogDurability, "mark_synced", _mark_always),
     "newest-mark-before-its-sync": lambda: mock.patch.object(LogDurability, "run_sync", _mark_first),
     "sealed-mark-before-its-sync": lambda: mock.patch.object(LogDurability, "run_sync", _mark_sealed_first),
+    "active-mark-before-its-sync": lambda: mock.patch.object(LogDurability, "run_sync", _mark_active_first),
+    "start-mark-before-its-checkpoint": lambda: mock.patch.object(
+        LogRetention, "advance_start", _mark_start_first
+    ),
     "any-name-confirms-a-log-start": _any_name_confirms,
     "checkpoint-drops-untouched-logs": lambda: mock.patch.object(
         CheckpointWriter, "_update", _without_inherited

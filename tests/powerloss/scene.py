@@ -634,6 +634,7 @@ class Scene:
         self.acting = None
         self.update_cleaner()  # It answers nobody who knows newer metadata.
         self.checkpoints.write_log_starts(self.cleaner_image)
+        log.retention.mark_start(start)
         self.ledger.starts[topic_id] = start
 
     def checkpoint(self) -> None:

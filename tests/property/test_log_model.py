@@ -120,6 +120,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def stop_and_start(self) -> None:
         self.log.close()
+        self.synced = len(self.records)
         self.epoch += 1
         self.log = self.rig.open(
             leader_epoch=self.epoch, clean=True, recovery_point=len(self.records), start_offset=self.start

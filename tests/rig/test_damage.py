@@ -19,6 +19,10 @@ _FOUND = (
     Case("killed", (Harm("transactional-0/partition.metadata", "empty", 1),)),
     Case("clean", (Harm("recovery-point-offset-checkpoint", "zero", 1),)),
     Case("killed", (Harm("log-start-offset-checkpoint.by-id", "flip", 1),)),
+    Case(
+        "killed",
+        (Harm("log-start-offset-checkpoint.by-id", "empty", 1), Harm("log-start-offset-checkpoint", "remove", 1)),
+    ),
 )
 
 
@@ -27,10 +31,13 @@ def test_damaged_files_are_repaired_or_refused(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     # The metadata log has been compacted, so its files' names have a version.
     metadata = {Path(file).suffix: file for file in sweep.files("clean") if file.startswith("__cluster_metadata-0")}
+    logs = [file for file in sweep.files("clean") if file.startswith("__consumer_offsets") and file.endswith(".log")]
+    offsets = max(logs, key=lambda file: (tmp_path / "clean" / file).stat().st_size)
     found = (
         *_FOUND,
         Case("clean", (Harm(metadata[".log"], "zero", 1),)),
         Case("clean", (Harm(metadata[".checkpoint"], "empty", 1),)),
+        Case("clean", (Harm("recovery-point-offset-checkpoint.by-id", "flip", 1), Harm(offsets, "empty", 1))),
     )
     rng = random.Random(3)
     problems = [sweep.run(case) for case in (*found, *(sweep.draw(rng) for _ in range(_DRAWN)))]

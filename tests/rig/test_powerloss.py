@@ -51,6 +51,8 @@ def test_powerloss_images_of_past_defects_pass(workload: str, seed: int) -> None
         ("round-behind-a-failed-one-marks", "stops-failed-syncs", 12),
         ("newest-mark-before-its-sync", "rolls", 5),
         ("sealed-mark-before-its-sync", "rolls", 10),
+        ("active-mark-before-its-sync", "stops", 2),
+        ("start-mark-before-its-checkpoint", "deaths", 1),
         ("marker-before-decision-durable", "transactions", 21),
         ("complete-before-markers-durable", "transactions", 4),
         ("joined-before-durable", "transactions", 8),

@@ -35,6 +35,8 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "read_aborted_mark": (errno.EIO,),
     "write_newest_mark": (errno.EIO,),
     "read_newest_mark": (errno.EIO,),
+    "write_start_mark": (errno.EIO,),
+    "read_start_mark": (errno.EIO,),
     "facts": _LOOK,
     "facts_at": _LOOK,
     "set_modified": _LOOK,

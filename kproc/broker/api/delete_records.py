@@ -96,8 +96,11 @@ def handle_partition(
         # The cleaner has died. Its successor will write the new start, but this cannot be confirmed now.
         if isinstance(reply, Lost):
             on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
+        elif reply.error is not None:
+            on_answer(_failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
         else:
-            on_answer(answer if reply.error is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
+            log.retention.mark_start(start)
+            on_answer(answer)
 
     services.peers.ask_cleaner(WRITE_CHECKPOINTS, FromImage(services.image.version), on_reply)
 

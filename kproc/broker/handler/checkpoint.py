@@ -10,6 +10,7 @@ from kproc.broker.cluster.image import TopicImage
 from kproc.broker.role.partition_table import PartitionRow
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.log_start import read_start_mark
 from kproc.broker.storage.offset_checkpoints import confirms_log_start, read_offset_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ class Checkpoint:
     ) -> KnownOffsets:
         """Return the largest offsets of this topic id in the checkpoints and in the partition's row.
 
-        `directory` is the partition's directory. It is read only for an entry without a topic id. Raises
-        StorageFailure.
+        `directory` is the partition's directory. It is read only for an entry without a topic id, and for a log start
+        without an entry. Raises StorageFailure.
         """
         partition = (topic.topic_id, index)
         recovery_point = self._recovery_points.by_id.get(partition, 0)
@@ -48,6 +49,10 @@ class Checkpoint:
         if row is not None:
             recovery_point = max(recovery_point, row.recovery_point)
             log_start = max(log_start, row.start_offset)
+        # Neither the file with topic ids nor a row has the partition. If the file was lost, the directory's mark has
+        # the start. An entry counts alone: it is never older than the mark, unless the data directory was restored.
+        elif recorded_start is None:
+            log_start = read_start_mark(self._fs, directory, topic.topic_id)
         named = self._log_starts.by_name.get((topic.name, index), 0)
         if named > log_start:
             recorded_start = named

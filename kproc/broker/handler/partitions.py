@@ -377,10 +377,10 @@ class Partitions:
                 offline[owned.key] = offline_reason
             # Request no sync while a running round uses the log. If that round does not cover all its records, the next
             # tick requests one.
-            elif log not in self.group_commit.syncing and (
-                log.state.unconfirmed or log.durability.is_flush_due(now_ms)
-            ):
-                self.group_commit.unsynced[owned] = None
+            elif log not in self.group_commit.syncing:
+                log.durability.mark_active()
+                if log.state.unconfirmed or log.durability.is_flush_due(now_ms):
+                    self.group_commit.unsynced[owned] = None
         self.offline = offline
         self.hanging = hanging
         self._trim_producers()

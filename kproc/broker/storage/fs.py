@@ -33,6 +33,7 @@ _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _SYNCED: Final = "user.kproc.synced"
 _ABORTED: Final = "user.kproc.aborted"
 _NEWEST: Final = "user.kproc.newest"
+_START: Final = "user.kproc.start"
 # Errors of an extended attribute that leave recovery with less knowledge but do no harm: the file system has no space
 # for it, does not support it, or does not permit it.
 _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
@@ -95,6 +96,8 @@ class Fs(Protocol):
     def read_aborted_mark(self, descriptor: int) -> int | None: ...
     def write_newest_mark(self, descriptor: int, base_offset: int) -> None: ...
     def read_newest_mark(self, descriptor: int) -> int | None: ...
+    def write_start_mark(self, descriptor: int, content: bytes) -> None: ...
+    def read_start_mark(self, descriptor: int) -> bytes | None: ...
     def facts(self, descriptor: int) -> os.stat_result: ...
     def set_modified(self, descriptor: int, modified_ns: int) -> None: ...
     def open_directory(self, path: Path) -> int: ...
@@ -257,6 +260,14 @@ class OsFs:
         """Return the base offset that write_newest_mark() last recorded for a directory, or None without a mark."""
         return _get_number(descriptor, _NEWEST)
 
+    def write_start_mark(self, descriptor: int, content: bytes) -> None:
+        """Set the attribute of a partition's directory that records the log's start. See log_start.py."""
+        _set_mark(descriptor, _START, content)
+
+    def read_start_mark(self, descriptor: int) -> bytes | None:
+        """Return the content that write_start_mark() last set for a directory, or None without a mark."""
+        return _get_mark(descriptor, _START)
+
     def facts(self, descriptor: int) -> os.stat_result:
         """Return the attributes (mode, inode, size and times) of an open file."""
         try:
@@ -361,11 +372,15 @@ class OsFs:
 
 
 def _set_number(descriptor: int, name: str, number: int) -> None:
+    _set_mark(descriptor, name, b"%d" % number)
+
+
+def _set_mark(descriptor: int, name: str, content: bytes) -> None:
     """Set an extended attribute, unless the file system supports none or has no space for it."""
     try:
         # Use an extended attribute, because it lives in the inode: it is renamed and deleted together with its file. A
         # mark in a second file could belong to another log.
-        os.setxattr(descriptor, name, b"%d" % number)
+        os.setxattr(descriptor, name, content)
     except OSError as error:
         # Raise errors that may also concern the file's data, such as EIO.
         if error.errno not in _NO_MARK:
@@ -374,10 +389,17 @@ def _set_number(descriptor: int, name: str, number: int) -> None:
 
 def _get_number(descriptor: int, name: str) -> int | None:
     """Return the number in an extended attribute, or None if the file has no such attribute or it is not a number."""
+    content = _get_mark(descriptor, name)
     try:
-        return int(os.getxattr(descriptor, name))
+        return None if content is None else int(content)
     except ValueError:
         return None
+
+
+def _get_mark(descriptor: int, name: str) -> bytes | None:
+    """Return the content of an extended attribute, or None if the file has no such attribute."""
+    try:
+        return os.getxattr(descriptor, name)
     except OSError as error:
         if error.errno not in _NO_MARK:
             raise failure(error, "getxattr") from error

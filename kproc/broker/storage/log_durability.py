@@ -78,6 +78,7 @@ class LogDurability:
             tuple([segment.size for segment in segments]),
             extra,
             directory_fd,
+            closes,
         )
 
     def _segments_to_sync(
@@ -125,6 +126,24 @@ class LogDurability:
             segment.synced_bytes = size
         state.unsynced.remove_segments(point.segments[: point.sealed_count])
         self.flushed_ms = state.clock.wall_ms()
+        if point.closes:
+            self.mark_active()
+
+    def mark_active(self) -> None:
+        """Record in the active segment's attribute how many bytes the last round has synced, to the byte.
+
+        Called when the log is closed, and once a second while no round uses the log. run_sync() passes over less than a
+        page and records what the round before it has synced, so without this call the end of an idle log would stay
+        unmarked. A log that is offline gets no mark, for the reason in _mark_newest().
+        """
+        state = self._state
+        active = state.active
+        if active.synced_bytes <= active.marked_bytes or state.offline_reason is not None:
+            return
+        try:
+            active.write_whole_mark()
+        except StorageFailure as failure:
+            state.set_offline_after(failure)
 
     def check_removed(self) -> None:
         """Take the log offline if another program has removed the file of the active segment.

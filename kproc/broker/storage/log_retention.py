@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from kproc.broker.storage.fs import Shortage, StorageFailure
-from kproc.broker.storage.log_start import write_start
+from kproc.broker.storage.log_start import write_start, write_start_mark
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.retention import SegmentInfo, below_start, victims
 from kproc.common.errors import ErrorCode, KafkaError
@@ -21,12 +21,13 @@ DELETED_TOGETHER: Final = 100
 class LogRetention:
     """The part of a Log that deletes its oldest segments."""
 
-    __slots__ = ("_state", "rest_below")
+    __slots__ = ("_marked_start", "_state", "rest_below")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         # `delete_rest` must still delete the segments that end at or before this offset. 0: none.
         self.rest_below = 0
+        self._marked_start = 0  # The start that `mark_start` wrote last.
 
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentInfo]]:
         """Return (reason, segments to delete, oldest first).
@@ -127,6 +128,23 @@ class LogRetention:
                 self._move_start(offset)
             self.delete_segments_before(offset, "log start offset")
         return state.start_offset
+
+    def mark_start(self, start: int) -> None:
+        """Repeat a start of the log in the directory's attribute (log_start.py).
+
+        `start` must be in log-start-offset-checkpoint already. A mark that is ahead of it would hide records after a
+        crash before the checkpoint is written.
+        """
+        state = self._state
+        # A log that was closed, deleted or transferred meanwhile may have another owner, or its directory another name.
+        if state.is_offline or start <= self._marked_start:
+            return
+        try:
+            write_start_mark(state.fs, state.directory, state.topic_id, start)
+            self._marked_start = start
+        except StorageFailure as failure:
+            # The checkpoint has the start, so a shortage needs no repetition.
+            state.set_offline_after(failure)
 
     def _move_start(self, offset: int) -> None:
         state = self._state

@@ -10,11 +10,17 @@ Therefore a log never begins above its recorded start after a crash of the broke
 can be older than the renames, but then the renamed files exist. If neither explains where the log begins, files were
 lost, and the log is not opened. A start in `log-start-offset-checkpoint.by-id` counts, too: it is exact after a clean
 stop.
+
+`user.kproc.start`, an attribute of the partition's directory, repeats the start of the last DeleteRecords that was
+answered. It counts only if the log has no entry in `log-start-offset-checkpoint.by-id`, because both files of log
+starts were damaged or removed. It is the offset and a checksum of the offset and the topic id, so that neither a
+damaged attribute nor one of another topic hides records.
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,6 +33,8 @@ from kproc.broker.storage.segment_files import holds_synced_records
 from kproc.common.errors import Corrupt
 
 logger = logging.getLogger(__name__)
+
+_OFFSET_DIGITS_MAX: Final = 19  # Of a 64-bit integer.
 
 _WAY_OUT: Final = (
     "files are missing; restore them and restart the broker, or see MOVING.md, 'A log that lost its first "
@@ -51,6 +59,42 @@ def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool 
         fs.unlink(directory / checkpoints.LEADER_EPOCH_FILE)
         if durable:
             sync_directory(fs, directory)
+
+
+def write_start_mark(fs: Fs, directory: Path, topic_id: bytes, start: int) -> None:
+    """Repeat a log start in the directory's attribute. `start` must be in the synced checkpoint already.
+
+    The journal commits the attribute some time later, so that it costs no sync. Until then the old mark stays, which is
+    lower.
+    """
+    descriptor = fs.open_directory(directory)
+    try:
+        fs.write_start_mark(descriptor, _encode_start(topic_id, start))
+    finally:
+        fs.close(descriptor)
+
+
+def read_start_mark(fs: Fs, directory: Path, topic_id: bytes) -> int:
+    """Return the log start of a topic id in the directory's attribute.
+
+    Returns 0 if the directory or a valid mark does not exist. Raises StorageFailure.
+    """
+    if not fs.exists(directory):
+        return 0
+    descriptor = fs.open_directory(directory)
+    try:
+        content = fs.read_start_mark(descriptor)
+    finally:
+        fs.close(descriptor)
+    digits = b"" if content is None else content.partition(b" ")[0]
+    if not digits.isdigit() or len(digits) > _OFFSET_DIGITS_MAX:
+        return 0
+    start = int(digits)
+    return start if content == _encode_start(topic_id, start) else 0
+
+
+def _encode_start(topic_id: bytes, start: int) -> bytes:
+    return b"%d %08x" % (start, zlib.crc32(b"%s %d" % (topic_id, start)))
 
 
 class StartRecords(NamedTuple):

@@ -17,6 +17,7 @@ from kproc.broker.storage.batch_scan import BadBatch, walk_headers
 from kproc.broker.storage.checkpoints import read_leader_epochs
 from kproc.broker.storage.compaction_files import finish_swaps
 from kproc.broker.storage.directory_names import (
+    WAY_OUT_OF_LOSS,
     check_newest,
     finish_interrupted,
     log_bases,
@@ -140,7 +141,8 @@ def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_che
 def _check_size(segment: LogSegment) -> None:
     """Raise Corrupt if a segment's file is shorter than its last sync confirmed."""
     if segment.size < (synced := segment.read_synced_mark()):
-        raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced")
+        found = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced"
+        raise Corrupt(f"{found}: {WAY_OUT_OF_LOSS}")
 
 
 class _Loader:

@@ -51,6 +51,7 @@ class SyncPoint(NamedTuple):
     sizes: tuple[int, ...]  # Sizes of `segments` in bytes when the point was made.
     extra_fds: tuple[int, ...]  # Descriptors of directories and small files, opened only for this point.
     directory_fd: int | None  # The partition's directory among `extra_fds`, if it has new names.
+    closes: bool = False  # True if the log is closed behind the point.
 
 
 class RecordPosition(NamedTuple):

@@ -331,6 +331,14 @@ class LogSegment:
             self.fs.write_synced_mark(self.fd, self.synced_bytes)
             self.marked_bytes = self.synced_bytes
 
+    def write_whole_mark(self) -> None:
+        """Record in the file's attribute all bytes that are synced, also if they are less than a page more.
+
+        Called by the owner while no round runs.
+        """
+        self.fs.write_synced_mark(self.descriptor(), self.synced_bytes)
+        self.marked_bytes = self.synced_bytes
+
     def write_sealed_mark(self) -> None:
         """Record in a sealed file's attribute that all of it is synced. The caller must have pinned the segment.
 

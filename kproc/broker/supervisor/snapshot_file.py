@@ -46,6 +46,7 @@ class _PackedDirectory(msgspec.Struct):
 
     name: str
     mode: int
+    attributes: dict[str, bytes]
     files: list[_PackedFile]
 
 
@@ -63,9 +64,9 @@ def pack(source: Path, names: Iterable[str], target: Path) -> None:
                 mode = os.fstat(fd).st_mode
                 if stat.S_ISDIR(mode):
                     files = [_pack_entry(fd, each, writer) for each in os.listdir(fd)]
-                    index.append(_PackedDirectory(name, mode & 0o777, files))
+                    index.append(_PackedDirectory(name, mode & 0o777, _attributes_of(fd), files))
                 else:
-                    index.append(_PackedDirectory("", 0, [_pack_file(fd, name, writer)]))
+                    index.append(_PackedDirectory("", 0, {}, [_pack_file(fd, name, writer)]))
             finally:
                 os.close(fd)
         encoded = msgspec.json.encode(index)
@@ -85,12 +86,25 @@ def _pack_entry(directory: int, name: str, writer: int) -> _PackedFile:
 def _pack_file(reader: int, name: str, writer: int) -> _PackedFile:
     info = os.fstat(reader)
     size = _copy_bytes(reader, writer, info.st_size)
-    attributes = {}
+    times_ns = (info.st_atime_ns, info.st_mtime_ns)
+    return _PackedFile(name, info.st_mode & 0o777, size, times_ns, _attributes_of(reader))
+
+
+def _attributes_of(fd: int) -> dict[str, bytes]:
     # Ignore a file system without extended attributes. Recovery without kproc's marks in them reads more bytes, and is
     # still correct.
     with contextlib.suppress(OSError):
-        attributes = {each: os.getxattr(reader, each) for each in os.listxattr(reader)}
-    return _PackedFile(name, info.st_mode & 0o777, size, (info.st_atime_ns, info.st_mtime_ns), attributes)
+        return {each: os.getxattr(fd, each) for each in os.listxattr(fd)}
+    return {}
+
+
+def _restore_attributes(fd: int, attributes: dict[str, bytes]) -> None:
+    """Restore extended attributes, which have marks for recovery. Remove those that were set since."""
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(fd):
+            os.removexattr(fd, name)
+        for name, value in attributes.items():
+            os.setxattr(fd, name, value)
 
 
 def unpack(packed: Path, target: Path, replaced: Iterable[str]) -> None:
@@ -127,6 +141,8 @@ def _unpack_directory(reader: int, directory: _PackedDirectory, path: Path) -> N
     try:
         for each in directory.files:
             _unpack_file(reader, each, fd)
+        if directory.name:
+            _restore_attributes(fd, directory.attributes)
     finally:
         os.close(fd)
 
@@ -145,13 +161,8 @@ def _unpack_file(reader: int, packed: _PackedFile, directory: int) -> None:
             # Truncate only after the copy, because ext4 writes a file to the disk at close() if it was truncated to 0
             # (auto_da_alloc), which is slow.
             os.ftruncate(writer, packed.size)
-        # Restore extended attributes, which have marks for recovery, and the modification time, which retention uses
-        # for logs without timestamps.
-        with contextlib.suppress(OSError):
-            for name in os.listxattr(writer):
-                os.removexattr(writer, name)
-            for name, value in packed.attributes.items():
-                os.setxattr(writer, name, value)
+        _restore_attributes(writer, packed.attributes)
+        # Restore the modification time, which retention uses for logs without timestamps.
         os.utime(writer, ns=packed.times_ns)
     finally:
         os.close(writer)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log_start import read_start_mark
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
@@ -30,6 +32,8 @@ def test_repeated_delete_records_ignores_failed_first_one(start: Start) -> None:
     assert delete_below(rig, 2) == timed_out  # There is no cleaner.
     assert delete_below(rig, 2) == timed_out
     assert rig.open("t").log.state.start_offset == 2
+    # A start that no checkpoint has must not hide records after a crash.
+    assert read_start_mark(OsFs(), rig.directory / "t-0", rig.open("t").log.state.topic_id) == 0
 
 
 def test_delete_records_at_first_offset_writes_nothing(start: Start) -> None:

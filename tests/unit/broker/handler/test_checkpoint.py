@@ -10,6 +10,7 @@ import pytest
 from kproc.broker.handler.checkpoint import Checkpoint, KnownOffsets
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log_start import write_start_mark
 from kproc.broker.storage.offset_checkpoints import by_id_path, write_offset_checkpoint
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.handler_rig import HandlerRig
@@ -104,6 +105,23 @@ def test_offsets_of_a_row_count_where_they_are_larger(start: Start) -> None:
     later = row._replace(recovery_point=4, start_offset=3)
     assert checkpoint.offsets_of(topic, 0, directory, later) == KnownOffsets(5, 3, 1)
     assert checkpoint.offsets_of(topic, 1, directory, None) == KnownOffsets(0, 0, None)
+
+
+def test_directory_mark_counts_without_an_entry_in_checkpoint(start: Start) -> None:
+    """Both files of log starts are lost: the mark of the same topic id has the start of an answered DeleteRecords."""
+    rig = start()
+    rig.create_topic("t")
+    assert produce(rig, "t", b"a", b"b", b"c") == (0, 0)
+    directory = rig.directory / "t-0"
+    write_start_mark(OsFs(), directory, b"o" * 16, 2)
+    restart_broker(rig)
+    assert rig.open("t").log.state.start_offset == 0, "the mark is of another topic"
+    write_start_mark(OsFs(), directory, id_of(rig), 2)
+    restart_broker(rig)
+    assert rig.open("t").log.state.start_offset == 2
+    write(rig, "t", id_of(rig), log_start=1)
+    restart_broker(rig)
+    assert rig.open("t").log.state.start_offset == 1, "of a restored data directory the checkpoint counts"
 
 
 def test_log_that_ends_below_its_start_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:

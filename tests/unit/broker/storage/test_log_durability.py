@@ -84,6 +84,23 @@ def test_removed_file_takes_log_offline_without_a_sync(log: Log) -> None:
     assert "was removed" in str(log.state.offline_reason)
 
 
+def test_active_segment_is_marked_up_to_last_sync(log: Log) -> None:
+    """Once a second the owner marks what run_sync() passes over: less than a page, and what the last round synced."""
+    active = log.state.active
+    append_one(log, batch("a"))
+    log.durability.mark_active()
+    assert active.read_synced_mark() == 0, "no round has synced it"
+    log.durability.sync()
+    synced = active.size
+    append_one(log, batch("b"))
+    log.durability.mark_active()
+    assert active.read_synced_mark() == synced < active.size
+    log.durability.sync()
+    log.state.set_offline("a round has failed")
+    log.durability.mark_active()
+    assert active.read_synced_mark() == synced
+
+
 def test_records_behind_hidden_ones_are_hidden(log: Log) -> None:
     hide(log, "all")
     append_one(log, batch("one"))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from kproc.broker.storage.checkpoints import LEADER_EPOCH_FILE
-from kproc.broker.storage.fs import DiskFull, OsFs, sync_directory
+from kproc.broker.storage.fs import DiskFull, OsFs, failure, sync_directory
 from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.log_start import read_start_mark, write_start_mark
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs
 from tests.support.failing_fs import FailingFs
 from tests.support.log_fs import use_below
-from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all
 
 CONFIG = LogConfig(segment_bytes=6_000, retention_bytes=8_000, file_delete_delay_ms=500)
 COMPACTED = CONFIG.with_overrides({"cleanup.policy": "compact"})
@@ -44,6 +47,48 @@ def row_of(log: Log) -> TrustedEnd:
 
 def first_log(rig: LogRig) -> Path:
     return min(rig.directory.glob("*.log"))
+
+
+def test_damaged_start_mark_is_ignored(tmp_path: Path) -> None:
+    """A start that is too high would hide records, so the mark has a checksum over the topic id and the offset."""
+    fs, topic_id = OsFs(), b"t" * 16
+    assert read_start_mark(fs, tmp_path / "missing", topic_id) == 0
+    assert read_start_mark(fs, tmp_path, topic_id) == 0
+    write_start_mark(fs, tmp_path, topic_id, 7)
+    assert (read_start_mark(fs, tmp_path, topic_id), read_start_mark(fs, tmp_path, b"u" * 16)) == (7, 0)
+    whole = os.getxattr(tmp_path, "user.kproc.start")
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        os.setxattr(tmp_path, "user.kproc.start", flipped)
+        assert read_start_mark(fs, tmp_path, topic_id) == 0, bytes(flipped)
+    for damaged in (b"", b" ", b"7", whole[:-1], b"0" + whole, whole + b" ", b"9" * 5000):
+        os.setxattr(tmp_path, "user.kproc.start", damaged[:3000])
+        assert read_start_mark(fs, tmp_path, topic_id) == 0, damaged[:30]
+
+
+def test_start_mark_is_written_by_owner_and_never_lowered(rig: LogRig) -> None:
+    log = rig.open()
+    write(log)
+    log.retention.mark_start(3)
+    log.retention.mark_start(2)
+    assert read_start_mark(rig.fs, rig.directory, TOPIC_ID) == 3
+    log.close(clean=False)
+    log.retention.mark_start(4)
+    assert read_start_mark(rig.fs, rig.directory, TOPIC_ID) == 3, "the log may have another owner by now"
+
+
+def test_failed_start_mark_takes_log_offline(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark is in the directory's inode. An error of the disk there is one of the log; a shortage is none."""
+    log = rig.open()
+    write(log)
+    for number, is_offline in ((errno.EMFILE, False), (errno.EIO, True)):
+        problem = failure(OSError(number, "no"), "open")
+        monkeypatch.setattr(OsFs, "open_directory", Mock(side_effect=problem))
+        log.retention.mark_start(3)
+        assert log.state.is_offline is is_offline
+    monkeypatch.undo()
+    log.close(clean=False)
 
 
 @pytest.mark.parametrize("config", [CONFIG, COMPACTED], ids=["delete", "compact"])

@@ -82,7 +82,7 @@ def test_open_log_that_ends_below_what_was_synced_is_refused(
         newest.unlink()
     else:
         shutil.rmtree(rig.directory)
-    with pytest.raises(Corrupt, match=r"stored: files are missing or truncated; restore them"):
+    with pytest.raises(Corrupt, match=r"(stored|synced): files are missing or truncated; restore them"):
         rig.open(clean=is_clean, recovery_point=3)
     assert rig.directory.exists() == (what != "directory is gone"), "and it is not made anew"
 
@@ -111,6 +111,16 @@ def test_lost_newest_segment_is_noticed_without_a_checkpoint(
     again = rig.open(clean=is_clean)
     assert again.state.end_offset == end_offset
     again.close()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_lost_end_is_noticed_without_a_recovery_point(rig: LogRig, *, is_clean: bool) -> None:
+    """The checkpoint is lost together with the last batch, or all of them: the close has marked the whole file."""
+    positions = write_log(rig, 3, clean=True)
+    for size in (positions[-1], 0):
+        os.truncate(rig.directory / LOG, size)
+        with pytest.raises(Corrupt, match="had been synced: files are missing or truncated"):
+            rig.open(clean=is_clean)
 
 
 @pytest.mark.parametrize("is_removed_first", [False, True])
@@ -276,7 +286,7 @@ def test_an_epoch_beyond_a_torn_tail_is_forgotten(rig: LogRig) -> None:
     positions = write_log(rig, 5)
     log = rig.open(leader_epoch=2)
     append_one(log, batch("x"))
-    log.close()
+    log.close(clean=False)
     os.truncate(rig.directory / LOG, (rig.directory / LOG).stat().st_size - 1)
     log = rig.open(leader_epoch=3)
     assert (log.state.end_offset, log.reader.epoch_end_offset(2)) == (10, (1, 10))

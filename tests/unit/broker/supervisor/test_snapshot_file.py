@@ -43,8 +43,11 @@ def test_unpack_into_an_empty_directory_creates_all(source: Path, tmp_path: Path
 
 def test_unpack_twice_replaces_longer_shorter_and_new_files(source: Path, tmp_path: Path) -> None:
     before = contents(source)
+    os.setxattr(source / "a-0", "user.kproc.newest", b"1")
     pack(source, NAMES, tmp_path / "packed")
     for _ in range(2):
+        os.setxattr(source / "a-0", "user.kproc.newest", b"2")
+        os.setxattr(source / "b-0", "user.kproc.start", b"7")
         (source / "a-0" / "00.log").write_bytes(b"longer" * 1000)
         os.setxattr(source / "a-0" / "00.log", "user.kproc.aborted", b"7")
         (source / "b-0" / "00.log").write_bytes(b"shorter")
@@ -56,6 +59,7 @@ def test_unpack_twice_replaces_longer_shorter_and_new_files(source: Path, tmp_pa
         assert contents(source) == before
         assert sorted(os.listdir(source)) == ["a-0", "b-0", "checkpoint", "meta.properties"]
         assert os.listxattr(source / "a-0" / "00.log") == []
+        assert (os.getxattr(source / "a-0", "user.kproc.newest"), os.listxattr(source / "b-0")) == (b"1", [])
 
 
 def test_unpack_leaves_other_links_to_a_file_unchanged(source: Path, tmp_path: Path) -> None:
