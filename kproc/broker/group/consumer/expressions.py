@@ -53,10 +53,14 @@ class Expressions:
         # The Handler has used up its time for matching. A later heartbeat tries again.
         if names is None:
             return None
-        self._resolved[expression] = version, now_ms
         if known is not None and names == known.topic_names:
+            self._resolved[expression] = version, now_ms
             return None
         return ExpressionTopics(names, version, self._environment.wall_ms())
+
+    def store(self, expression: str, resolved: ExpressionTopics, now_ms: int) -> None:
+        """Store the time of a resolution whose record was appended. A failed append is resolved again."""
+        self._resolved[expression] = resolved.version, now_ms
 
     def discard_unused(self) -> None:
         """Discard the resolutions of expressions that the group does not have any more."""

@@ -191,6 +191,8 @@ class ConsumerGroup:
         # Append member, expression and group epoch in one batch, as in Kafka. If a crash could separate them, the group
         # could have a member for which no assignment is computed.
         self._append_with_epoch(records, after, expressions, has_changed=has_changed)
+        if expression and resolved is not None:
+            self._expressions.store(expression, resolved, now_ms)
         if replaced is not None:
             self._deadlines.discard(replaced.member_id)
         member = self.state.members[member_id]

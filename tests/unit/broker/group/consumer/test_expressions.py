@@ -47,6 +47,19 @@ def test_expression_is_resolved_later_if_the_handler_has_no_time(rig: GroupRig) 
     assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
 
 
+def test_expression_is_resolved_again_after_a_failed_append(rig: GroupRig) -> None:
+    """The log has no record of the new topic then, so the time of that resolution must not delay the next one."""
+    member = HonestMember(rig, "a", topics=(), regex="t.*")
+    member.heartbeat()
+    rig.set_topics({"t": 4, "t2": 1})
+    rig.advance(EXPRESSION_REFRESH_MIN_MS)
+    rig.broken_after = len(rig.log)
+    with pytest.raises(KafkaError):
+        member.heartbeat()
+    rig.broken_after = None
+    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
+
+
 def test_expression_without_members_is_removed(rig: GroupRig) -> None:
     first, second = HonestMember(rig, "a", topics=(), regex="t.*"), HonestMember(rig, "b")
     for how in ("leave", "session"):
