@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from kproc.broker.cluster.client_quotas import (
@@ -18,16 +19,19 @@ from kproc.broker.cluster.client_quotas import (
 from kproc.broker.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
 from kproc.broker.group import classic_groups
 from kproc.broker.group.classic.join import PROTOCOL_BYTES_MAX
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.messages import CommitRequest, JoinRequest, JoinResult
 from kproc.broker.handler import handler_figures
 from kproc.broker.request import fetch_session
 from kproc.broker.request.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
 from kproc.broker.request.fetch_session import SessionCache
+from kproc.broker.security.principal import Identity
 from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerTable
+from kproc.broker.streams.messages import StreamsHeartbeat
 from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
-from tests.support.group_coordinator_rig import Rig
+from tests.support.group_coordinator_rig import NO_TOPICS, Rig
 from tests.support.group_rig import GroupRig
 from tests.support.logs import LogRig, batch
 
@@ -189,6 +193,53 @@ def test_member_ids_that_nobody_uses_are_bounded_and_leave(monkeypatch: pytest.M
     assert list(group.roster.members) == [ids[-1]]
     rig.sweep()
     assert len(rig.coordinator._classic._pending) <= 9
+
+
+def test_made_up_groups_with_long_ids_have_a_lower_limit() -> None:
+    """12,000 JoinGroups with ids of 30 kB took 371 MiB. Member ids held the ids of groups that had left."""
+    rig = Rig()
+    limit = classic_groups.LONG_GROUP_IDS_MAX
+    for number in range(limit + 20):
+        join_two_steps(rig, f"short-{number}")
+        join_two_steps(rig, f"{number}-" + "x" * 250)
+    left = [group_id for group_id in rig.states() if len(group_id) > 250]
+    assert [each.partition("-")[0] for each in left] == [str(number) for number in range(20, limit + 20)]
+    assert len(rig.states()) == 2 * limit + 20
+    rig.pass_ms(10_001)
+    for number in range(limit + 20):
+        join_two_steps(rig, f"again-{number}-" + "x" * 250)
+        rig.pass_ms(10_001)
+    assert not rig.states()
+    pending = rig.coordinator._classic._pending
+    assert sum(len(group_id) > 250 for group_id, _ in pending) == limit
+
+
+def test_group_that_a_rejected_heartbeat_leaves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat of a new member replaces an empty classic group, which comes back if the member is rejected."""
+    monkeypatch.setattr(classic_groups, "UNWRITTEN_GROUPS_MAX", 10)
+    results: list[Any] = []
+
+    def reject(_expression: str, _client: Identity) -> frozenset[str]:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION)
+
+    for kind, code in (
+        ("consumer", ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ("streams", ErrorCode.FENCED_MEMBER_EPOCH),  # It has no topology.
+    ):
+        rig = Rig(msgspec.structs.replace(NO_TOPICS, match_topics=reject))
+        for number in range(50):
+            group = f"{kind}-{number}"
+            join_two_steps(rig, group)
+            if kind == "consumer":
+                request = ConsumerHeartbeat(member_id="m", member_epoch=0, topic_regex="(", owned={})
+                rig.coordinator.consumer_heartbeat(group, request, results.append)
+                rig.log.sync()
+            else:
+                results.append(
+                    rig.coordinator.streams.heartbeat(group, StreamsHeartbeat(member_id="m", member_epoch=0))
+                )
+        assert {results.pop().error_code for _ in range(50)} == {code}
+        assert len(rig.coordinator) == 10, kind
 
 
 def test_group_of_a_refused_join_leaves_at_once() -> None:

@@ -6,9 +6,9 @@ are answered later: `responses` sends the answers. A group that only stores offs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write
 from kproc.broker.coordinator.steps import Work
@@ -27,6 +27,7 @@ from kproc.broker.group.messages import (
 )
 from kproc.broker.group.paced_responses import PacedResponses
 from kproc.broker.group.records import GroupSnapshot, encode_group_key, encode_group_value
+from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -34,10 +35,14 @@ if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
     from kproc.broker.group.coordinator import Group, GroupCoordinator
 
+T = TypeVar("T")
+
 # Limits of one coordinator: groups without a record, and member ids that no client has used yet. A client whose member
-# id was discarded joins again.
-UNWRITTEN_GROUPS_MAX: Final = 5_000
+# id was discarded joins again. A group takes 2.5 KiB, and a Handler can have 50 coordinators.
+UNWRITTEN_GROUPS_MAX: Final = 1_000
 PENDING_MEMBERS_MAX: Final = 5_000
+# Limit of the entries with a group id of more than NAME_MAX characters in each of both tables. An id can have 32 kB.
+LONG_GROUP_IDS_MAX: Final = 32
 # The name of the coordinator's deadline at which the next responses are sent. Other deadlines are named by group ids. A
 # group with this id only gets additional ticks.
 RESPONSES: Final = "\0responses"
@@ -95,9 +100,9 @@ class ClassicGroups:
         """
         group = self.add(group_id)
         self._unwritten[group_id] = None
-        while len(self._unwritten) > UNWRITTEN_GROUPS_MAX:
-            oldest_id = next(iter(self._unwritten))
-            del self._unwritten[oldest_id]
+        while (
+            oldest_id := _pop_excess(self._unwritten, UNWRITTEN_GROUPS_MAX, lambda each: each)
+        ) is not None:
             oldest = self._groups.get(oldest_id)
             # Do not delete a group that has a record by now (its generation is not 0), or that has members.
             if oldest is not None and oldest.is_empty and not oldest.generation:
@@ -154,14 +159,14 @@ class ClassicGroups:
     # -- member ids that no client has used yet ----------------------------------------------------------------
 
     def _add_pending(self, group_id: str, member_id: str) -> None:
-        """Add a member id that a client got but has not used. Above PENDING_MEMBERS_MAX discard the oldest one.
+        """Add a member id that a client got but has not used. If there are too many, discard the oldest one.
 
         Every JoinGroup without a member id gets a new one, so without a limit clients could fill the memory.
         """
         self._pending[group_id, member_id] = None
-        if len(self._pending) > PENDING_MEMBERS_MAX:
-            oldest_group_id, oldest_id = next(iter(self._pending))
-            del self._pending[oldest_group_id, oldest_id]
+        oldest = _pop_excess(self._pending, PENDING_MEMBERS_MAX, lambda each: each[0])
+        if oldest is not None:
+            oldest_group_id, oldest_id = oldest
             group = self.find(oldest_group_id)
             if group is not None:
                 group.discard_pending(oldest_id, self._timing.now_ms())
@@ -202,6 +207,22 @@ class ClassicGroups:
         # snapshot from a state that the log never gets.
         self._log.flush()
         return is_appended
+
+
+def _pop_excess(table: dict[T, None], entries_max: int, group_id_of: Callable[[T], str]) -> T | None:
+    """Remove and return the oldest entry if there are too many, or too many with long group ids. None: there are not.
+
+    Entries with long group ids are counted only if the newest entry is one of them.
+    """
+    oldest: T | None = None
+    if len(group_id_of(next(reversed(table)))) > NAME_MAX:
+        long_ones = [each for each in table if len(group_id_of(each)) > NAME_MAX]
+        oldest = long_ones[0] if len(long_ones) > LONG_GROUP_IDS_MAX else None
+    if oldest is None and len(table) > entries_max:
+        oldest = next(iter(table))
+    if oldest is not None:
+        del table[oldest]
+    return oldest
 
 
 def _unknown_member(group_id: str) -> Code:

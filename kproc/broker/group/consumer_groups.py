@@ -147,7 +147,9 @@ class ConsumerGroups:
             # The joining member was rejected. Restore the empty classic group that its consumer group has replaced.
             if (replaced := self._replaced.pop(group_id, None)) is not None:
                 self._groups[group_id] = replaced
-                self._unwritten.pop(group_id, None)
+                # A group without a record stays in the table with a limit.
+                if replaced.generation:
+                    self._unwritten.pop(group_id, None)
             return ConsumerHeartbeatResult(error_code=error.code, error_message=error.message)
         return result
 

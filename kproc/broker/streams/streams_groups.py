@@ -97,7 +97,9 @@ class StreamsGroups:
             # classic group that the new streams group has replaced in memory.
             if (replaced := self._replaced.pop(group_id, None)) is not None:
                 self._groups[group_id] = replaced
-                self._unwritten.pop(group_id, None)
+                # A group without a record stays in the table with a limit.
+                if replaced.generation:
+                    self._unwritten.pop(group_id, None)
             return StreamsHeartbeatResult(error_code=error.code, error_message=error.message)
 
     def _group_of(self, group_id: str, request: StreamsHeartbeat) -> StreamsGroup:
