@@ -222,7 +222,7 @@ def configure_topology(topology: Topology, counts: PartitionCounts) -> Configure
             for each in sorted(topology.subtopologies, key=lambda each: each.subtopology_id)
         }
         _reject_too_many_tasks(configured.values())
-        missing = _missing_topics(topology, configured.values(), counts)
+        missing = _missing_topics(configured.values(), counts)
     except _NotConfigurable as error:
         return ConfiguredTopology(epoch=topology.epoch, subtopologies={}, problem=error.status)
     problem = None
@@ -427,7 +427,7 @@ def _hash_of(topics: tuple[StreamsTopic, ...]) -> int:
 
 
 def _missing_topics(
-    topology: Topology, subtopologies: Iterable[ConfiguredSubtopology], counts: PartitionCounts
+    subtopologies: Iterable[ConfiguredSubtopology], counts: PartitionCounts
 ) -> tuple[StreamsTopic, ...]:
     """Return the internal topics that do not exist.
 
