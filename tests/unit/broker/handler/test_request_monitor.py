@@ -77,6 +77,25 @@ def test_watched_requests_have_topic_client_sizes_and_result(start: Start) -> No
     assert watched(rig) == [], "each line is read once, and a monitor does not see itself"
 
 
+def test_closed_connection_has_the_error_that_closed_it(start: Start) -> None:
+    """Only the log of requests tells a test why its Produce with acks=0 has ended the connection."""
+    rig = start()
+    rig.create_topic("t")
+    watched(rig)
+    for connection, partition in ((2, 7), (3, 0)):
+        fields = produce_fields([("t", NO_ID, [(partition, batch(b"v"))])], acks=0)
+        rig.processors[0].send(ApiKey.PRODUCE, 9, fields, connection=connection)
+    rig.processors[0].send_frames([b"\0\0\0\x05\0\x03\0\x09x"], connection=4)
+    rig.settle()
+    rig.processors[0].answers()
+    # The first Produce waits for its append, so its line comes last.
+    assert sorted((line["outcome"], line["error"]) for line in watched(rig)) == [
+        ("CloseConnection", ""),
+        ("CloseConnection", "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("NoOp", ""),
+    ]
+
+
 def test_time_of_a_parked_fetch_counts_its_wait(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
