@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import typer
@@ -30,6 +31,8 @@ from kproc.cli.record_sender import RecordSender
 
 TIMEOUT_S_MIN = 0.1
 """The shortest timeout of a record. librdkafka rejects one that is not longer than its linger.ms."""
+LINE_BYTES_MAX = 256 << 20
+"""Limit of a line, because /dev/zero is an endless one. The escapes of JSON can make a line six times its record."""
 CONNECT_MS = 10_000
 """Time limit of the first connection, unless --timeout is shorter."""
 
@@ -225,6 +228,8 @@ def _send_all(
     """
     try:
         for number, line in enumerate(lines, 1):
+            if len(line) > LINE_BYTES_MAX:
+                raise BadLine(f"longer than {LINE_BYTES_MAX} bytes")
             if not skips_blanks or line.strip():
                 sender.send(number, read(line))
     except BadLine as bad:
@@ -301,6 +306,9 @@ class _LineParser:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines without their line ends. The last line need not have one."""
-    for line in stream:
+    """Yield the lines without their line ends. The last line need not have one.
+
+    Of a longer line, yield the first LINE_BYTES_MAX + 1 bytes.
+    """
+    for line in iter(partial(stream.readline, LINE_BYTES_MAX + 1), b""):
         yield line.removesuffix(b"\n")

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from kproc.cli.common import Failure
-from kproc.cli.produce import _LineParser
+from kproc.cli.produce import _LineParser, _lines, _send_all
+from kproc.cli.record_json import Outgoing
+from kproc.cli.record_sender import RecordSender
 from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc, refused
+
+
+class ListSender(RecordSender):
+    """Keeps the numbers of the lines instead of sending their records."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def send(self, number: int, record: Outgoing) -> None:
+        self.numbers.append(number)
+
+    def abandon(self) -> str:
+        return f"sent {self.numbers}"
+
+    def finish(self) -> int:
+        return len(self.numbers)
 
 
 def parser(separator: str | None, key: str | None = None) -> _LineParser:
@@ -65,3 +85,13 @@ def test_timeout_beyond_that_of_a_transaction_is_rejected(capsys: pytest.Capture
     options = ("--transactional-id", "x", "--transaction-timeout", "5", "--timeout", "6")
     problem = refused(call_kproc(capsys, "produce", "t", *options), 2)
     assert problem == "kproc: --timeout 6 is longer than --transaction-timeout 5\n"
+
+
+def test_line_above_the_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of /dev/zero is endless, and filled the memory."""
+    monkeypatch.setattr("kproc.cli.produce.LINE_BYTES_MAX", 5)
+    longest = io.BytesIO(b"12345\n12345")
+    assert _send_all(ListSender(), _lines(longest), parser(None), skips_blanks=False) == 2
+    with open("/dev/zero", "rb") as endless, pytest.raises(Failure) as raised:
+        _send_all(ListSender(), _lines(endless), parser(None), skips_blanks=False)
+    assert str(raised.value) == "line 1: longer than 5 bytes; sent []"
