@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import ConfigError
-from kproc.common.regular_file import read_bounded
+from kproc.common.regular_file import FILE_BYTES_MAX, read_regular
 
 _COMMENT: Final = "# by kproc tune"
 # A line `key = value # comment`. Groups: key, equals sign with its blanks, value, and the rest with any comment.
@@ -57,7 +57,8 @@ def names(text: str, *, is_toml: bool) -> set[str]:
 def read(path: Path) -> str:
     """Return the file's text with its newlines unchanged, or "" if it does not exist. Raise ConfigError on errors."""
     try:
-        return read_bounded(path).decode("utf-8")
+        # The file is replaced in the end, so reject a pipe at once: its open could block, and the measurement is long.
+        return read_regular(path, FILE_BYTES_MAX).decode("utf-8")
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ import pytest
 
 from kproc.broker.config.sources import read_settings_file
 from kproc.broker.config.values import ConfigError
+from kproc.common.regular_file import FILE_BYTES_MAX
 from kproc.tools.tune.config_file import diff, edited, read, write
 
 WANTED = {"num.network.threads": "3", "num.io.threads": "5"}
@@ -109,9 +110,19 @@ def test_write_keeps_mode_and_link_and_leaves_no_other_file(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["link.properties", "server.properties"]
 
 
-def test_endless_file_is_not_edited():
-    with pytest.raises(ConfigError, match=r"^cannot read /dev/zero: Larger than 16777216 bytes$"):
-        read(Path("/dev/zero"))
+def test_only_regular_file_is_read_for_an_edit(tmp_path):
+    """A FIFO blocked the command, and /dev/zero filled the memory."""
+    fifo, large = tmp_path / "fifo", tmp_path / "large"
+    os.mkfifo(fifo)
+    large.touch()
+    os.truncate(large, FILE_BYTES_MAX + 1)
+    for path, problem in (
+        (Path("/dev/zero"), "Not a regular file"),
+        (fifo, "Not a regular file"),
+        (large, f"Larger than {FILE_BYTES_MAX} bytes"),
+    ):
+        with pytest.raises(ConfigError, match=f"^cannot read {path}: {problem}$"):
+            read(path)
 
 
 def test_write_refuses_to_replace_what_is_no_file(tmp_path):
