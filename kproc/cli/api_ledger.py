@@ -36,7 +36,7 @@ def api(
     for reason, names in unserved.items():
         _print_note(f"{reason}: {', '.join(names)}")
     print_line()
-    print_line("Where it differs from Apache Kafka 4.4:")
+    print_line("Where kproc's API differs from that of Apache Kafka 4.4:")
     for row in rows:
         if row["differences"]:
             _print_note(f"{row['api']}: {row['differences']}")

@@ -41,7 +41,8 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
     row: dict[str, Any] = client.call_latest(ApiKey.FETCH, fields)["responses"][0]["partitions"][0]
     if row["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR:
         raise FilesUnreadable(
-            f"{topic}-{partition}: the broker cannot read its files at offset {offset}; its log has the reason"
+            f"{topic}-{partition}: the broker cannot read the partition's files at offset {offset}; "
+            "the reason is in the broker's log"
         )
     if row["error_code"]:
         raise Failure(f"{topic}-{partition}: {error_text(row['error_code'])}")

@@ -287,7 +287,7 @@ def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
             raise Failure(f"{client.address} does not serve clients: it has no Produce API") from None
     by = ", ".join(str(row["advertised"]) for row in listeners.values())
     raise Failure(
-        f"{client.address} is a control listener, for status, top, scale, topic and config; records go by {by}"
+        f"{client.address} is a control listener, for status, top, scale, topic and config; for records connect to {by}"
     )
 
 

@@ -120,7 +120,7 @@ def get_configs(
     )
     if len(shown) < len(rows) and sys.stdout.isatty():
         print_line()
-        print_line(f"{len(rows) - len(shown)} more have their default: --all shows them")
+        print_line(f"{len(rows) - len(shown)} more settings have their default: --all shows them")
 
 
 def _reject_unknown(resource: Resource, missing: set[str]) -> None:

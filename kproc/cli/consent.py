@@ -67,7 +67,7 @@ class Consent:
         if not answer.endswith("\n"):
             print_notes("\n")
         if answer.strip().lower() not in ("y", "yes"):
-            raise Failure("nothing was changed")
+            raise Failure("not confirmed, so nothing was changed")
 
 
 def _has_terminal() -> bool:

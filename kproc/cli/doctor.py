@@ -85,7 +85,7 @@ def doctor(
             entry.size, entry.mtime, entry.mode = len(data), int(now.timestamp()), 0o600
             archive.addfile(entry, io.BytesIO(data))
     for problem in report.problems:
-        print_note(f"kproc: left out: {problem}")
+        print_note(f"kproc: left out of the report: {problem}")
     for line in report.findings():
         print_line(line)
     print_line(f"{path}: {path.stat().st_size:,} bytes; look into it before you send it")

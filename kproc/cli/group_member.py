@@ -83,7 +83,9 @@ class GroupMember:
             self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
-                raise Failure(f"group {self._group}: cannot store offsets: {_words(error)}") from error
+                raise Failure(
+                    f"group {self._group}: cannot store offsets for the next commit: {_words(error)}"
+                ) from error
             # Ignore _STATE: the partition was reassigned to another member while we printed, and that member prints the
             # records again.
 
@@ -128,7 +130,7 @@ class GroupMember:
             self._consumer.commit(asynchronous=False)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._NO_OFFSET:
-                raise Failure(f"group {self._group}: not committed: {_words(error)}") from error
+                raise Failure(f"group {self._group}: offsets not committed: {_words(error)}") from error
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         from confluent_kafka import OFFSET_BEGINNING, KafkaException
@@ -140,11 +142,13 @@ class GroupMember:
         try:
             known = consumer.committed(partitions, timeout=_COMMITTED_WITHIN_S) if partitions else []
         except KafkaException as error:
-            raise Failure(f"group {self._group}: {_words(error)}") from error
+            raise Failure(f"group {self._group}: cannot read committed offsets: {_words(error)}") from error
         begun = []
         for each, committed in zip(partitions, known, strict=True):
             if committed.error is not None:
-                raise Failure(f"group {self._group}: {describe_error(committed.error)}")
+                raise Failure(
+                    f"group {self._group}: cannot read committed offsets: {describe_error(committed.error)}"
+                )
             each.offset = committed.offset
             if committed.offset < 0:
                 each.offset = self._starts.get((each.topic, each.partition), OFFSET_BEGINNING)
@@ -191,7 +195,7 @@ class GroupMember:
         )
         refusal = next((describe_error(each) for each in wrong if each.code() not in usual), None)
         if refusal is not None and refusal != self._refusal:
-            print_note(f"kproc: group {self._group}: not committed yet: {refusal}")
+            print_note(f"kproc: group {self._group}: offsets not committed yet: {refusal}")
         self._refusal = refusal
 
     def _print_partitions(self, partitions: Iterable[Partition]) -> None:

@@ -126,7 +126,7 @@ def _print_groups(described: list[dict[str, Any]]) -> None:
                 _print_waits(group["members"])
         for row in rows:
             if row["error"]:
-                print_line(f"not served: {row['error']}")
+                print_line(f"partition not served: {row['error']}")
 
 
 def _facts(group: dict[str, Any]) -> Iterator[str]:

@@ -367,7 +367,7 @@ class _EndToEndProbe:
                 offset = self._producer.offset_in(request.receive())
             elif time_ns > _VISIBLE_MS * 1_000_000:
                 raise Failure(
-                    f"offset {offset} is acknowledged, but no consumer sees it after {_VISIBLE_MS} ms"
+                    f"the acknowledged record at offset {offset} has not reached a consumer after {_VISIBLE_MS} ms"
                 )
             self._send_fetch()
         if offset is None:

@@ -123,7 +123,9 @@ def _follow(
         left -= len(rows)
         silent = _report_silent(answer, silent)
         if answer["lost"]:
-            print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
+            print_note(
+                f"kproc: {answer['lost']} more requests came too fast to be shown; a filter selects fewer"
+            )
     # A broker allows few monitors at a time. Without this call, this one would count for some more seconds, as it does
     # after Ctrl-C.
     with suppress(ClientError):

@@ -114,7 +114,7 @@ def check(
             from kproc.pipeline.session import worker_environment
 
             os.environ.update(worker_environment(os.environ, is_local=pipeline.spark.is_local))
-            print_note("starting Spark (8-15 s); --no-spark goes without")
+            print_note("starting Spark (8-15 s); --no-spark checks without it")
             for line in check_with_spark(pipeline, os.environ, verbose=verbose):
                 print_line(line)
     parts = (("source", pipeline.sources), ("transform", pipeline.transforms), ("sink", pipeline.sinks))
@@ -179,11 +179,11 @@ def reset(
                     state = query_state(checkpoint, each)
                 except PipelineError as error:
                     # A damaged checkpoint is a reason for a reset. Show the damage and continue.
-                    print_line(f"{each.name}: last batch unknown: {error}")
+                    print_line(f"query {each.name}: last batch unknown: {error}")
                     continue
                 if state.planned is not None:
                     committed = "none" if state.committed is None else state.committed
-                    print_line(f"{each.name}: last batch {committed}")
+                    print_line(f"query {each.name}: last committed batch {committed}")
             for path in plan.removed:
                 print_line(f"remove {path}")
             for path in plan.file_logs:
@@ -221,7 +221,7 @@ def _chosen(pipeline: Pipeline, names: Sequence[str] | None) -> tuple[Any, ...]:
     known = [sink.name for sink in pipeline.sinks]
     for name in names:
         if name not in known:
-            raise Failure(f"--sink {name}: there are {', '.join(known)}", exit_code=2)
+            raise Failure(f"--sink {name}: no such sink; there are {', '.join(known)}", exit_code=2)
     return tuple(sink for sink in pipeline.sinks if sink.name in names)
 
 

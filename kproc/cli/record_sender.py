@@ -218,7 +218,7 @@ class RecordSender:
             raise Failure(f"{error} ({fate})") from error
         except ClientError as error:
             self._away = str(error)
-            print_note(f"kproc: {error}; trying again until a record has taken too long")
+            print_note(f"kproc: {error}; trying again until a record's --timeout is over")
 
 
 def describe_error(error: Any) -> str:

@@ -115,7 +115,7 @@ class ShareReader:
         try:
             messages = self._consumer.poll(WAIT_S)
         except KafkaException as error:
-            raise Failure(f"group {self._group}: {describe_error(error.args[0])}") from error
+            raise Failure(f"group {self._group}: reading failed: {describe_error(error.args[0])}") from error
         records: list[Consumed] = []
         for message in messages:
             problem = message.error()
@@ -140,7 +140,7 @@ class ShareReader:
             self._watch.check(follow=self._follow)
         self._idle_s = 0.0 if records else self._idle_s + WAIT_S
         if self._fatal is not None and not records:
-            raise Failure(f"group {self._group}: {self._fatal}")
+            raise Failure(f"group {self._group}: reading failed: {self._fatal}")
         return records
 
     def _is_shown(self, record: Consumed) -> bool:
@@ -176,7 +176,7 @@ class ShareReader:
             results = self._consumer.commit_sync(_COMMIT_S)
         except KafkaException as error:
             raise Failure(
-                f"group {self._group}: not acknowledged: {describe_error(error.args[0])}"
+                f"group {self._group}: records not acknowledged: {describe_error(error.args[0])}"
             ) from error
         for partition, problem in results.items():
             if problem is not None:

@@ -152,7 +152,7 @@ def _print_trimmed(name: str, rows: list[dict[str, Any]], refusals: list[str], o
         for row in rows
         if not row["error_code"]
     ]
-    print_done(done, "{topic}-{partition} begins at {start_offset}", output, refusals + refused)
+    print_done(done, "{topic}-{partition} begins at offset {start_offset}", output, refusals + refused)
 
 
 _TRIM = "{result} {topic}-{partition} before offset {start_offset} (records: {records})"

@@ -207,7 +207,7 @@ def _print(described: list[dict[str, Any]]) -> None:
         )
         for row in rows:
             if row["error"]:
-                print_text(f"not served: {row['error']}", indent="  ")
+                print_text(f"partition not served: {row['error']}", indent="  ")
 
 
 def _cells(row: Mapping[str, Any], now_ms: int, *, with_error: bool) -> list[object]:

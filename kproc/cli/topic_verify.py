@@ -116,7 +116,9 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
         # Raise if a response contained no batch after this offset. Otherwise the loop would request the same offset for
         # ever.
         if offset == before:
-            raise Failure(f"{topic}-{partition}: no batch at offset {offset}, but the log ends at {end}")
+            raise Failure(
+                f"{topic}-{partition}: the broker returned no batch at offset {offset}, although the log ends at {end}"
+            )
     return {
         "topic": topic,
         "partition": partition,

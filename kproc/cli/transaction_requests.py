@@ -129,7 +129,7 @@ def abort_by_fencing(client: Client, described: Row) -> None:
     code = _retry_until_loaded(request, also={ErrorCode.CONCURRENT_TRANSACTIONS})
     if code == ErrorCode.CONCURRENT_TRANSACTIONS:
         raise Failure(
-            f"{transactional_id}: still being aborted after {_WAIT_SECONDS:g} s; "
+            f"transaction of {transactional_id}: still being aborted after {_WAIT_SECONDS:g} s; "
             f"kproc txn describe shows its partitions"
         )
     if code:

@@ -156,7 +156,7 @@ class Broker:
         user: one of `users`; by default the first. Raises BrokerFailed without `tls` or `users`. stop() deletes it.
         """
         if self._throwaway is None:
-            raise BrokerFailed("only a broker that runs with tls=True or users=[...] writes such files")
+            raise BrokerFailed("client_file() needs a broker that runs with tls=True or users=[...]")
         self._throwaway.security(user)
         return self._throwaway.client_file(user)
 

@@ -86,7 +86,7 @@ class ControlServer:
         Raises OSError if the port is in use, and ValueError if the token is not of 16 or more printable characters.
         """
         if token is not None and not _TOKEN.fullmatch(token):
-            raise ValueError("a token has at least 16 ASCII characters, and no blanks")
+            raise ValueError("the token must have at least 16 ASCII characters, and no blanks")
         self.broker = broker
         self.token = token or secrets.token_urlsafe(_TOKEN_BYTES)
         self._server = _Server(self, port)

@@ -241,7 +241,8 @@ class RequestRecorder:
             if _clock.now_ns() > until_ns:
                 wanted = " ".join([api or "request", *(f"{key}={value!r}" for key, value in match.items())])
                 raise AssertionError(
-                    f"{len(found)} of {count} matched {wanted} within {timeout_s:g} s; {self.timeline()}"
+                    f"{len(found)} of {count} awaited requests matched {wanted} within {timeout_s:g} s; "
+                    f"{self.timeline()}"
                 )
             self._stopping.wait(_POLL_S)
         return found

@@ -153,7 +153,7 @@ def _wait_stopped(pid: int, name: str, timeout_s: float) -> None:
     while (fields := stat_fields(pid)) and fields[0] not in (b"T", b"Z"):
         if _clock.now_ns() > until_ns:
             raise BrokerFailed(
-                f"{name} does not stand still after {timeout_s:g} s: its state is {fields[0].decode()}"
+                f"{name} is not stopped by SIGSTOP after {timeout_s:g} s: its process state is {fields[0].decode()}"
             )
         # SIGSTOP reports nothing to a process that is not the parent, so look again after 10 ms.
         _pause.wait(_POLL_S)

@@ -128,7 +128,8 @@ class BrokerTopic:
                             yield _as_topic_record(number, record)
             if next_offset <= offset:
                 raise RuntimeError(
-                    f"topic {self.name!r}, partition {number}: the log cannot be read at offset {offset}"
+                    f"topic {self.name!r}, partition {number}: the broker returned no batch at offset {offset}, "
+                    f"although the partition has readable offsets up to {end}"
                 )
             offset = next_offset
 

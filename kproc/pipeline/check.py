@@ -207,7 +207,9 @@ def _checked(pipeline: Pipeline, jvm: Any, sink: Sink, frame: DataFrame) -> str:
             raise pipeline.error(sink, "mode" if sink.mode else None, reason_of(error)) from error
     elif sink.mode is not None:
         raise pipeline.error(
-            sink, "mode", f"{sink.input} is not a stream: use save = append, overwrite or error"
+            sink,
+            "mode",
+            f"mode is for streams, and {sink.input} is none: use save = append, overwrite or error",
         )
     kind = "stream" if frame.isStreaming else "table"
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)

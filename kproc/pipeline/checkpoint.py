@@ -88,7 +88,7 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
         text = (directory / "offsets" / str(state.committed)).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise PipelineError(
-            f"{directory}: batch {state.committed} has no offsets ({error.strerror})"
+            f"{directory}: committed batch {state.committed} has no offsets in the checkpoint ({error.strerror})"
         ) from None
     lines = text.splitlines()
     try:

@@ -92,7 +92,7 @@ class PipelineRun:
             except (Stopped, PipelineError, Py4JError, OSError) as error:
                 # A signal during Spark's start can interrupt a call to the JVM, and so appear as an error of py4j.
                 if isinstance(error, Stopped) or (signals.count and not signals.is_running):
-                    self._screen.print_note("stopped before it began")
+                    self._screen.print_note("stopped before the first query began")
                 elif isinstance(error, PipelineError) or not self._has_lost_spark():
                     raise
                 else:

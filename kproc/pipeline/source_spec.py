@@ -178,9 +178,11 @@ def _topic_options(table: SpecTable, given: Mapping[str, str], *, is_stream: boo
     known = {option.lower() for option in options}
     for option in given:
         if option.lower() in known:
-            raise table.error("options", f"{option} is also set by its own key")
+            raise table.error("options", f"{option} is also set by a key of the source: remove one of them")
         if option.lower() in ("kafka.bootstrap.servers", "subscribe", "subscribepattern", "assign"):
-            raise table.error("options", f"{option} is given by bootstrap, topic, topics, pattern or assign")
+            raise table.error(
+                "options", f"{option} is given by the keys bootstrap, topic, topics, pattern or assign"
+            )
     return options
 
 

@@ -215,7 +215,7 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
     # Spark's file sink only adds files to a directory. Its log of files cannot replace earlier ones, as update and
     # complete would have to.
     if kind in FILE_FORMATS and sink.mode not in (None, "append"):
-        raise table.error("mode", f"a file is written only once: use append instead of {sink.mode}")
+        raise table.error("mode", f"a sink of files only adds files: use append instead of {sink.mode}")
     if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
         raise table.error(
             "delivery",
@@ -229,7 +229,7 @@ def _target(table: SpecTable, kind: str, defaults: Defaults) -> str:
     """Return the topic, path, table or function that a sink writes to. For a kind without a target, return the kind."""
     if kind in ("console", "noop"):
         if not table.flag(kind):
-            raise table.error(kind, "must be true")
+            raise table.error(kind, "must be true, because such a sink has no target")
         return kind
     if kind == "python":
         return function_of(table, "python", defaults)
@@ -246,7 +246,7 @@ def _keys_of_kind(table: SpecTable, kind: str, defaults: Defaults) -> dict[str, 
         # Reject an option that repeats the key bootstrap or topic: the two values could differ.
         for option in table.scalars("options"):
             if option.lower() in ("kafka.bootstrap.servers", "topic"):
-                raise table.error("options", f"{option} is given by bootstrap and topic")
+                raise table.error("options", f"{option} is given by the keys bootstrap and topic")
         return {
             "connector": table.choice("connector", CONNECTORS) or defaults.connector,
             "bootstrap": table.text("bootstrap") or defaults.bootstrap,

@@ -64,7 +64,7 @@ def trigger_of(table: SpecTable) -> Trigger | None:
             "trigger", f'{text!r} is neither an interval such as "1 second" nor available-now or once{hint}'
         )
     if every_ms < 1:
-        raise table.error("trigger", "an interval of 0 polls the broker 80 times a second: 1 ms at least")
+        raise table.error("trigger", "an interval of 0 polls the broker 80 times a second: use 1 ms at least")
     return Trigger("interval", every_ms)
 
 

@@ -311,7 +311,7 @@ class Cluster:
             answer = self._request_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
             if answer["error_code"]:
                 code = answer["error_code"]
-                raise ApiError(code, f"coordinator of {key}: {error_text(code)}")
+                raise ApiError(code, f"look-up of the coordinator of {key}: {error_text(code)}")
             self._known.nodes[answer["node_id"]] = (answer["host"], answer["port"])
             return int(answer["node_id"])
 
@@ -366,7 +366,7 @@ class Cluster:
                 raise Unreachable(f"{what} failed for {spent_ms / 1000:.0f} s: {problem}") from problem
             pause(pause_ms)
             pause_ms = min(2 * pause_ms, self.connecting.backoff_ms_max)
-        raise AssertionError("an endless loop ended")
+        raise AssertionError("bug in kproc: the loop of retries ended without a result")
 
     def address(self, node: int) -> tuple[str, int]:
         """Return host and port of a node. Raise ApiError (retriable) if the newest Metadata lacks the node."""
@@ -419,7 +419,7 @@ class Cluster:
             except _CONNECTION_ERRORS:
                 if position == len(addresses) - 1:
                     raise
-        raise AssertionError("no bootstrap address")
+        raise AssertionError("bug in kproc: the list of bootstrap addresses is empty")
 
 
 def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> Fetched:
@@ -449,7 +449,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     """Parse `host:port,host:port` into pairs. Raise ConfigError with the reason."""
     pairs = [split_address(each) for each in bootstrap.split(",") if each.strip()]
     if not pairs:
-        raise ConfigError("it has no host:port")
+        raise ConfigError("expected host:port addresses, separated by commas")
     return pairs
 
 

@@ -192,7 +192,9 @@ class Decoder:
         # Compaction removes records and keeps the last offset delta. So a batch can have fewer records than offsets,
         # but never more.
         if not 0 <= count <= last_delta + 1:
-            raise self._bad(base_offset, f"{count} records with a last offset delta of {last_delta}")
+            raise self._bad(
+                base_offset, f"it claims {count} records, but its last offset delta is only {last_delta}"
+            )
         if base_offset >= self.end:
             self.next_offset = base_offset
             return total
@@ -220,7 +222,7 @@ class Decoder:
         raw = self._decompress(codec, payload, base_offset) if codec else payload
         # Check the header's record count against the bytes of the payload, because memory is allocated by the count.
         if count > len(raw) // record_format.RECORD_BYTES_MIN:
-            raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
+            raise self._bad(base_offset, f"it claims {count} records in only {len(raw)} bytes")
         append_time = max_ts if attributes & LOG_APPEND_TIME else None
         self._waiting.append(
             _WaitingBatch(raw, position, count, base_offset, base_offset + last_delta, base_ts, append_time)
@@ -262,7 +264,7 @@ class Decoder:
         except KafkaError as error:
             raise self._bad(base_offset, error.message or str(error)) from None
         if key is None or len(key) < 4:
-            raise self._bad(base_offset, "a control record without a type")
+            raise self._bad(base_offset, "its control record has no type")
         return int.from_bytes(key[2:4], "big")
 
     # -- the waiting batches

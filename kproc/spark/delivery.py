@@ -98,7 +98,7 @@ def stream_write(query_id: str | None, batch_id: int | None) -> BatchIdentity:
     """Return the identity of a micro-batch. Raise WriteFailed if Spark does not provide query id and batch number."""
     if query_id is None or batch_id is None:
         raise WriteFailed(
-            f"delivery={EXACTLY_ONCE}: Spark does not tell the query's id and its batch's number"
+            f"delivery={EXACTLY_ONCE}: Spark did not give the id of the query and the number of the batch"
         )
     return BatchIdentity(f"{_NAME}-{query_id}", batch_id)
 
@@ -222,5 +222,5 @@ def abort_write(
         commit.abort(prepared, failed)
     except ClientError as error:
         logger.warning(
-            "transactions of %s stay open until it runs again, or they time out: %s", write.name, error
+            "open transactions of %s stay until its batch runs again or they time out: %s", write.name, error
         )

@@ -354,7 +354,7 @@ def chunk_count(text: str) -> int:
     """Return the number of texts of a decision, by its first text. Raise ClientError if that is of no decision."""
     count = text.partition(" ")[0]
     if not count.isdecimal() or not int(count):
-        raise ClientError(f"not a decision of kproc's sink: {text[:40]!r}")
+        raise ClientError(f"a mark in the committed offsets is not a decision of kproc's sink: {text[:40]!r}")
     return int(count)
 
 
@@ -364,4 +364,6 @@ def decode_slots(texts: Iterable[str]) -> list[Slot]:
         raw = b"".join(base64.b64decode(text.partition(" ")[2], validate=True) for text in texts)
         return [Slot(*values) for values in _SLOT.iter_unpack(raw)]
     except (binascii.Error, struct.error) as error:
-        raise ClientError(f"not a decision of kproc's sink: {error}") from None
+        raise ClientError(
+            f"a mark in the committed offsets is not a decision of kproc's sink: {error}"
+        ) from None

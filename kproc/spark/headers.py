@@ -90,4 +90,4 @@ def _read_headers(raw: bytes, position: int, count: int, end: int, append: Calla
     except (IndexError, ProtocolError):
         raise ValueError("a record's header runs past the end of its record") from None
     if position != end:
-        raise ValueError(f"a record's headers end {end - position} bytes before it does")
+        raise ValueError(f"a record's headers end {end - position} bytes before the end of the record")

@@ -63,7 +63,7 @@ class InitialOffsets:
             return document
         except ValueError as error:
             raise OptionError(
-                f"checkpointState: {self.path} is damaged ({error}); remove it to begin by startingOffsets"
+                f"checkpointState: {self.path} is damaged ({error}); remove it to start from startingOffsets"
             ) from error
 
     def save(self, document: dict[str, Any]) -> None:

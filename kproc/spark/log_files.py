@@ -309,7 +309,10 @@ class PartitionFiles:
                 break
             looks = looks + 1 if decoder.next_offset == before else 0
             if looks > LOOKS:
-                raise Corrupt(f"{self}: the directory lists a segment of offset {before} that has no file")
+                raise Corrupt(
+                    f"{self}: reading stopped at offset {before}: the directory lists a segment whose file does not "
+                    f"exist, also after {LOOKS} more tries"
+                )
         yield from decoder.flush()
 
     def _read_segment(

@@ -74,7 +74,7 @@ class LogOptions:
                 "option path is missing: name a data directory (log.dirs of kproc or of Apache Kafka)"
             )
         if ("topics" in options) == ("topicspattern" in options):
-            raise OptionError("give one of the options topics and topicsPattern")
+            raise OptionError("give exactly one of the options topics and topicsPattern")
 
         return LogOptions(
             paths=read_names("path", options["path"]),

@@ -262,8 +262,8 @@ class LookUp:
         late = [partition for partition, offset in found.items() if offset == NO_OFFSET]
         if late and is_start and not self._options.latest_if_too_late:
             raise OptionError(
-                f"{position.option}: {late[0]} has no record at or after {asked[late[0]]}; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end then"
+                f"{position.option}: {late[0]} has no record at or after {asked[late[0]]} ms; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end in this case"
             )
         return {**found, **(self.log_ends(late) if late else {})}
 
@@ -294,7 +294,7 @@ class LookUp:
         text = "; ".join(sentences)
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}. With failOnDataLoss=false the query goes on without those records")
-        logger.warning("records are lost and failOnDataLoss=false: %s", text)
+        logger.warning("records are lost, and the query goes on because of failOnDataLoss=false: %s", text)
 
 
 def _ids(topics: Mapping[str, TopicMetadata]) -> TopicIds:

@@ -219,7 +219,9 @@ class ProduceLink:
         while len(self._received) >= INT32.size:
             (length,) = INT32.unpack_from(self._received)
             if length < INT32.size:
-                raise ConnectionLost(f"{self.address} sent a frame of {length} bytes")
+                raise ConnectionLost(
+                    f"{self.address} sent a response with an impossible length of {length} bytes"
+                )
             if len(self._received) < INT32.size + length:
                 break
             frame = bytes(memoryview(self._received)[INT32.size : INT32.size + length])

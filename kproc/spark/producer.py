@@ -340,7 +340,7 @@ class BatchProducer:
                 found = request.batches.pop((topic["name"], row["index"]), None)
                 if found is None:
                     raise ClientError(
-                        f"{node} answered for {topic['name']}-{row['index']}, which the request lacks"
+                        f"{node} answered for {topic['name']}-{row['index']}, which was not in the request"
                     )
                 self._handle_result(*found, row)
         node.requests.popleft()

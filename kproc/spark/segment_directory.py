@@ -142,7 +142,9 @@ class SegmentDirectory:
             except FileNotFoundError:
                 # The broker has deleted or replaced a segment during `look`: list the directory again.
                 continue
-        raise Corrupt(f"{self}: a segment is in the directory's list, but its file does not exist")
+        raise Corrupt(
+            f"{self}: the directory lists a segment whose file does not exist, {LOOKS} times in a row"
+        )
 
     def size(self, base: int) -> int:
         try:

@@ -155,4 +155,4 @@ class _Task:
                 f"{text}; {self._wanted.start} up to {self._wanted.end} were to be read. "
                 "With failOnDataLoss=false the query goes on without those records"
             )
-        logger.warning("records are lost and failOnDataLoss=false: %s", text)
+        logger.warning("records are lost, and the query goes on because of failOnDataLoss=false: %s", text)

@@ -86,7 +86,7 @@ class TopicLeaders:
                 if not self._settings.creates_topics or spent_ms > UNKNOWN_TOPIC_MS:
                     raise ProduceFailed(
                         f"topic {topic} does not exist on {self._cluster.bootstrap}"
-                        + (" and the broker does not make it" if self._settings.creates_topics else "")
+                        + (" and the broker does not create it" if self._settings.creates_topics else "")
                         + f": create it first (kproc topic create {topic})"
                     )
             elif code not in RETRIABLE or spent_ms > self._settings.max_block_ms:

@@ -45,7 +45,7 @@ async def use_all(broker: AsyncBroker) -> None:
     assert not (await during(broker.time.describe()))["is_frozen"]
     async with broker.requests.recording() as requests:
         assert await during(requests.list()) == []
-        with pytest.raises(AssertionError, match="0 of 1 matched Produce"):
+        with pytest.raises(AssertionError, match="0 of 1 awaited requests matched Produce"):
             await during(requests.wait_for("Produce", timeout_s=0))
         with pytest.raises(ValueError, match="unknown API 'produce'"):
             await during(requests.list("produce"))

@@ -145,7 +145,7 @@ def test_wrong_control_options_are_usage_errors(
         assert (done.returncode, done.stderr) == (1, f"kproc: --control {port}: address already in use\n")
     monkeypatch.setenv("KPROC_CONTROL_TOKEN", "short")
     assert (
-        error("0") == "kproc: KPROC_CONTROL_TOKEN: a token has at least 16 ASCII characters, and no blanks\n"
+        error("0") == "kproc: KPROC_CONTROL_TOKEN: the token must have at least 16 ASCII characters, and no blanks\n"
     )
 
 

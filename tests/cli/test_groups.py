@@ -131,10 +131,10 @@ def test_failed_group_commands_print_one_line(kproc, filled, group, command, cod
 def test_trim_deletes_the_oldest_records(kproc, filled):
     assert (
         told(kproc(f"topic trim {filled} --before 4 --yes"))
-        == f"{filled}-0 begins at 4\n{filled}-1 begins at 4\n"
+        == f"{filled}-0 begins at offset 4\n{filled}-1 begins at offset 4\n"
     )
     assert (
-        told(kproc(f"topic trim {filled} --before end --partition 1 --yes")) == f"{filled}-1 begins at 10\n"
+        told(kproc(f"topic trim {filled} --before end --partition 1 --yes")) == f"{filled}-1 begins at offset 10\n"
     )
     [row] = described(kproc(f"topic describe {filled} --format json"))
     assert [each["start_offset"] for each in row["partitions"]] == [4, 10]

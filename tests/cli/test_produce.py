@@ -23,5 +23,5 @@ def test_produce_to_control_listener_names_it(transport: str, command: tuple[str
         assert done.returncode == 1
         assert done.stderr == (
             f"kproc: {found[1]} is a control listener, for status, top, scale, topic and config; "
-            f"records go by {broker.bootstrap}\n"
+            f"for records connect to {broker.bootstrap}\n"
         )

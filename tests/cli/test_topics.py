@@ -170,7 +170,7 @@ def test_produce_survives_broker_restart_within_its_timeout(tmp_path, capsys):
         _, stderr = hasty.communicate(b"y\n", timeout=PATIENCE_SECONDS)
         assert hasty.returncode == 1
         assert stderr.decode().splitlines() == [
-            f"kproc: {away}; trying again until a record has taken too long",
+            f"kproc: {away}; trying again until a record's --timeout is over",
             f"kproc: there: line 2: not delivered in time; {away} (1 record was delivered)",
         ]
         patient.stdin.write(b"y\n")

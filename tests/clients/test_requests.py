@@ -96,7 +96,7 @@ def test_wait_without_a_match_fails_with_a_timeline(observed: Broker) -> None:
         with pytest.raises(AssertionError) as failure:
             requests.wait_for("OffsetCommit", group="g", timeout_s=0)
     text = str(failure.value)
-    assert text.startswith("0 of 1 matched OffsetCommit group='g' within 0 s; ")
+    assert text.startswith("0 of 1 awaited requests matched OffsetCommit group='g' within 0 s; ")
     assert f"  {topic}  NOT_LEADER_OR_FOLLOWER  " in text
     assert f"  {topic}  ok  " in text
 

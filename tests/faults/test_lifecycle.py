@@ -108,7 +108,7 @@ def test_stop_of_broker_with_relative_data_directory(tmp_path: Path, capsys: Cap
         archive = tmp_path / "a.tar.gz"
         told = call_kproc(capsys, "doctor", "-b", bootstrap, "--output", str(archive), "--log", str(tmp_path / "log"))
         assert told.stderr.splitlines() == [
-            "kproc: left out: metrics.txt: the broker has no metrics listener (serve --metrics-listener)"
+            "kproc: left out of the report: metrics.txt: the broker has no metrics listener (serve --metrics-listener)"
         ]
         where = {
             "address": ("-b", bootstrap),
@@ -207,7 +207,7 @@ def test_doctor_lists_what_it_could_not_collect(tmp_path: Path, transport: str, 
         finally:
             os.kill(pid, signal.SIGCONT)
     assert told.returncode == 0
-    assert "left out: metrics.txt: the broker has no metrics listener" in told.stderr
+    assert "left out of the report: metrics.txt: the broker has no metrics listener" in told.stderr
     with tarfile.open(tmp_path / "a.tar.gz") as opened:
         names = [member.name.rpartition("/")[2] for member in opened]
     assert "handler-0.txt" in names, "what hangs is shown, too"

@@ -70,7 +70,10 @@ def test_removed_segment_fails_only_its_own_reads(tmp_path: Path, transport: str
         assert client.produce("t", batch(b"more"))["error_code"] == 0
         shown = kproc(broker, "consume", "t", "--format", "%o\\n")
         assert (shown.returncode, len(shown.stdout.split())) == (1, gone)
-        reason = f"kproc: t-0: the broker cannot read its files at offset {gone}; its log has the reason"
+        reason = (
+            f"kproc: t-0: the broker cannot read the partition's files at offset {gone}; "
+            "the reason is in the broker's log"
+        )
         assert shown.stderr.splitlines()[-1] == reason
         assert f"{files[1]} is gone: another program removed, replaced or cut it" in broker.log()
         verified = kproc(broker, "topic", "verify", "t", "whole", "--format", "json")

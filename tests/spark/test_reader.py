@@ -55,7 +55,7 @@ def without_notes(document: dict[str, Any]) -> dict[str, Any]:
             {"subscribe": "TOPIC", "startingOffsets": '{"TOPIC": {"0": 3, "1": 0}}'},
             "of TOPIC-0 is 3, its log has 0 up to 0",
         ),
-        ({"subscribe": "TOPIC", "startingTimestamp": "5"}, "has no record at or after 5; .*Strategy=latest"),
+        ({"subscribe": "TOPIC", "startingTimestamp": "5"}, "has no record at or after 5 ms; .*Strategy=latest"),
     ],
 )
 def test_reader_errors_are_one_line(

@@ -52,7 +52,9 @@ class FixedRequest:
         frame = self._client.receive_frame()
         (number,) = _CORRELATION.unpack_from(frame)
         if number != self.number:
-            raise ClientError(f"{self._client.address} answered request {number} where {self.number} was due")
+            raise ClientError(
+                f"{self._client.address} answered correlation id {number}, but {self.number} was due"
+            )
         return frame
 
     def decode(self, frame: bytes) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def count_records(batches: bytes, offset: int) -> tuple[int, int]:
     unpack = HEADER.unpack_from
     while position + HEADER_BYTES <= size:
         if batches[position + MAGIC_AT] != MAGIC:
-            raise ClientError(f"offset {offset}: a batch in a format from before Kafka 0.11")
+            raise ClientError(f"the batch at offset {offset} has a format from before Kafka 0.11")
         header = unpack(batches, position)
         following = position + LOG_OVERHEAD_BYTES + header[BATCH_LENGTH]
         # A Fetch response can end with an incomplete batch, which the next Fetch returns whole. Do not count it.

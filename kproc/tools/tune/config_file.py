@@ -44,7 +44,8 @@ def edited(text: str, settings: Mapping[str, str], *, is_toml: bool) -> str:
     if {**before, **settings} != after:
         wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
         raise ConfigError(
-            f"the file sets one of these in a form that kproc cannot edit; change it by hand: {wanted}"
+            f"the configuration file sets one of these settings in a form that kproc cannot edit; change it "
+            f"by hand: {wanted}"
         )
     return new
 
@@ -177,7 +178,7 @@ def _flat(text: str, *, is_toml: bool) -> dict[str, str]:
     try:
         return {name: str(value) for name, value in _flatten(tomllib.loads(text), "")}
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the file is not TOML: {error}") from error
+        raise ConfigError(f"the configuration file is not TOML: {error}") from error
 
 
 def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

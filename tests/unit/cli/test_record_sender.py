@@ -66,7 +66,7 @@ def test_interrupt_reports_records_that_wait(
     monkeypatch.setattr(FakeProducer, "flush", lambda *_: 0)  # Their timeout ends while they are flushed.
     sender.interrupt()
     assert capsys.readouterr().err.splitlines() == [
-        "kproc: cannot connect to b:1; trying again until a record has taken too long",
+        "kproc: cannot connect to b:1; trying again until a record's --timeout is over",
         "kproc: 1 record was delivered; not confirmed: 2 records",
     ]
 

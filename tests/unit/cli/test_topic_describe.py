@@ -61,7 +61,7 @@ def test_partition_that_is_not_served_is_a_row_with_its_reason(
     assert lines[1].endswith("WRITTEN PROBLEM")
     assert lines[2] == f"0 1 0 - - - - 1.5 KiB - orders-0: {REASON}"
     assert lines[3] == "1 1 0 0 7 7 0 700 B 90s -"
-    assert lines[4:] == [f"not served: orders-0: {REASON}"]
+    assert lines[4:] == [f"partition not served: orders-0: {REASON}"]
     (topic,) = described(call_kproc(capsys, "topic", "describe", "orders", "-f", "json"))
     assert [row["end_offset"] for row in topic["partitions"]] == [None, 7]
     assert topic["partitions"][0]["error"] == f"orders-0: {REASON}"

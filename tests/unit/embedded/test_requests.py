@@ -108,7 +108,7 @@ def test_wait_goes_on_during_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     failures += [BrokerRestarting("restarting")]
     assert recorder.list() == []
     failures += [ConnectionLost("lost")] * 3
-    with pytest.raises(AssertionError, match="0 of 1 matched request within 1 s"):
+    with pytest.raises(AssertionError, match="0 of 1 awaited requests matched request within 1 s"):
         recorder.wait_for(timeout_s=1)
     assert failures == []
 

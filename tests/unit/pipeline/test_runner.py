@@ -62,7 +62,7 @@ def test_a_signal_while_spark_starts_is_no_failure_of_spark(
     monkeypatch.setattr(runner, "start_spark", start_spark)
     run, notes = run_of(tmp_path)
     run.run()
-    assert notes.notes[-2:] == ["starting Spark (8-15 s)", "stopped before it began"]
+    assert notes.notes[-2:] == ["starting Spark (8-15 s)", "stopped before the first query began"]
 
     # Without a signal it is one.
     signals = 0

@@ -95,13 +95,13 @@ MISTAKES = {
     "option said twice": (
         "kafka.isolation.level",
         "startingOffsets",
-        "startingOffsets is also set by its own key",
+        "startingOffsets is also set by a key of the source: remove one of them",
     ),
-    "option of bootstrap": ("kafka.isolation.level", "kafka.bootstrap.servers", "is given by bootstrap"),
+    "option of bootstrap": ("kafka.isolation.level", "kafka.bootstrap.servers", "is given by the keys bootstrap"),
     "mode of files": (
         "partition_by",
         'mode = "update"\npartition_by',
-        "a file is written only once: use append instead of update",
+        "a sink of files only adds files: use append instead of update",
     ),
     "bad master": (
         "local[2,4]",

@@ -33,7 +33,7 @@ def options(rig: LogRig, **given: str) -> LogOptions:
         ),
         ({"endingOffsets": "earliest"}, "endingOffsets='earliest' is neither latest nor offsets"),
         ({"startingOffsets": "latest"}, "startingOffsets='latest' is neither earliest nor offsets"),
-        ({"topicsPattern": "t"}, "give one of the options topics and topicsPattern"),
+        ({"topicsPattern": "t"}, "give exactly one of the options topics and topicsPattern"),
         ({"subscribe": "t"}, "option subscribe is not supported: it is topics here"),
         ({"maxPartitionBytes": "0"}, "maxPartitionBytes must be at least 1"),
         ({"maxPartitionBytes": "9" * 5000}, "maxPartitionBytes is like"),

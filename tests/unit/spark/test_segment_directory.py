@@ -35,7 +35,7 @@ def test_listed_segment_that_stays_missing_is_corrupt(rig: LogRig, log: Log) -> 
         raise FileNotFoundError
 
     segments = SegmentDirectory(rig.directory)
-    with pytest.raises(Corrupt, match=r"t-0 in .*data: a segment is in the directory's list"):
+    with pytest.raises(Corrupt, match=r"t-0 in .*data: the directory lists a segment whose file"):
         segments.repeat_until_listed(look)
     assert looks == [segments.bases()] * LOOKS
 
