@@ -248,6 +248,22 @@ def test_tls_listener_is_added_and_removed_at_run_time(files: Certificates) -> N
         assert Connection(files, broker).is_served()
 
 
+@pytest.mark.transports("thread")
+def test_sighup_in_one_process_shows_new_certificate(files: Certificates, transport: str) -> None:
+    given = {"listeners": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0", "ssl.keystore.location": files.server}
+    with ServedBroker(files.directory / "data", settings=given, transport=transport) as broker:
+        broker.send_signal(signal.SIGHUP)
+        wait_until(lambda: status(broker.listeners["PLAINTEXT"]["bound"])["last_reload"], what="the first reload")
+        assert status(broker.listeners["PLAINTEXT"]["bound"])["last_reload"]["problem"] is None
+        new_server(files, files.server.name, subject="CN=renewed")
+        broker.send_signal(signal.SIGHUP)
+        problem = "with kproc.transport=thread, new certificates need a restart"
+        wait_until(
+            lambda: status(broker.listeners["PLAINTEXT"]["bound"])["last_reload"]["problem"] == problem,
+            what="the status shows the new certificate",
+        )
+
+
 def test_sighup_loads_keystore_and_password_from_file(files: Certificates, tmp_path: Path) -> None:
     issued = files.issue_server()
     store = files.write("new.p12", issued.pkcs12("pass-word-2"))
