@@ -207,7 +207,7 @@ class SpecTable:
         if not found:
             raise self.error(None, f"{what} is missing: one of {', '.join(keys)}{self._hint(keys)}")
         if len(found) > 1:
-            raise self.error(found[1], f"stands beside {found[0]}: only one of {', '.join(keys)}")
+            raise self.error(found[1], f"contradicts {found[0]}: use only one of {', '.join(keys)}")
         return found[0]
 
     def finish(self) -> None:

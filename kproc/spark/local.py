@@ -62,7 +62,7 @@ def local_files(
         topic = cluster.metadata([partition.topic]).get(partition.topic)
     # Fall back to Fetch, which retries and reports the error if it persists.
     except ClientError as error:
-        logger.debug("cannot read the log files of %s, so this task uses Fetch: %s", partition, error)
+        logger.debug("cannot locate the log files of %s, so this task uses Fetch: %s", partition, error)
         return None
     where = directory / str(partition)
     try:

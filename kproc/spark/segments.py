@@ -109,7 +109,7 @@ class LogFileReader(DataSourceReader):
                 yield from files.read(decoder, isolation=self._options.isolation)
             except OffsetGone as error:
                 if self._options.fail_on_data_loss:
-                    raise DataLoss(f"{error} (failOnDataLoss=false continues at that offset)") from None
+                    raise DataLoss(f"{error} (failOnDataLoss=false continues at the log's start)") from None
                 if error.start <= decoder.next_offset:
                     return
                 decoder.next_offset = error.start

@@ -142,7 +142,7 @@ def _long_step(raw: bytes, position: int) -> tuple[int, int]:
         size += 1
         if byte < 128:
             return size + (length >> 1), size
-    raise IndexError("varint is too long")
+    raise IndexError("varint of a record is too long")
 
 
 def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
@@ -265,7 +265,7 @@ def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -
         position[rows] += 1
         rows = rows[byte > 127]
     if len(rows):
-        raise IndexError("varint is too long")
+        raise IndexError("varint of a record is too long")
     return values, position
 
 
@@ -284,5 +284,5 @@ def _skip(data: Array, position: Array, bytes_max: int) -> Array:
         position[rows] += 1
         rows = rows[byte > 127]
     if len(rows):
-        raise IndexError("varint is too long")
+        raise IndexError("varint of a record is too long")
     return position

@@ -49,7 +49,7 @@ MISTAKES = {
     "two kinds": (
         'csv = "customers.csv"',
         'csv = "c"\ntopic = "t"',
-        "p.toml:23: source[2].csv: stands beside topic",
+        "p.toml:23: source[2].csv: contradicts topic",
     ),
     "wrong kind of value": (
         "= 1000",
