@@ -126,7 +126,7 @@ class Acceptor(Role):
 
     def attach(self, link: Link) -> None:
         """Fail, because an Acceptor has no rings. It talks to Processors over the handoff sockets only."""
-        raise AssertionError(f"{self.id} was given a link to {link.peer}")
+        raise AssertionError(f"{self.id} got a link to {link.peer}, but Acceptors have no links")
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
         """Start to pass sockets to a Processor that has started, over its handoff socket `sock`."""
@@ -381,7 +381,11 @@ class Acceptor(Role):
             # The client has reset the connection since accept(2). Close only this socket: the error says nothing about
             # others.
             except OSError as error:
-                logger.info("closing a connection from %s: %s", address, error)
+                logger.info(
+                    "closing a new connection from %s, because its socket cannot be configured: %s",
+                    address,
+                    error,
+                )
                 self.quotas.release(packed)
                 sock.close()
                 return
@@ -396,7 +400,7 @@ class Acceptor(Role):
         if now_ns >= self._next_refused_ns:
             self._next_refused_ns = now_ns + _SAY_NS
             logger.info(
-                "refusing connections: %s from %s (%d since the last line)",
+                "refusing connections: %s from %s (%d refused from all addresses since the last such line)",
                 why,
                 address_text(packed),
                 self._refused_count,

@@ -52,7 +52,11 @@ class ConnectionCounts:
         count = table.get(key, 0) + change
         # Replace a negative count by 0, because it would stay in the sums and admit too many clients for ever.
         if count < 0:
-            logger.error("%s reported %d more closed connections than it had", source, -count)
+            logger.error(
+                "%s reported %d more closed connections than it had; counting 0 at this listener and address",
+                source,
+                -count,
+            )
             change, count = change - count, 0
         if count:
             table[key] = count

@@ -154,7 +154,9 @@ class HandoffQueue:
                 # again later.
                 except OSError as error:
                     logger.info(
-                        "cannot request %s to close connections, trying again later: %s", target.peer, error
+                        "cannot request %s to close connections above max.connections, trying again later: %s",
+                        target.peer,
+                        error,
                     )
 
     @property

@@ -147,7 +147,7 @@ def _read_range(path: bytes, inode: int, position: int, length: int) -> bytes:
     try:
         # A compaction can have renamed another file to this path. The inode number shows that.
         if os.fstat(descriptor).st_ino != inode:
-            raise FileNotFoundError(f"{path!r} was replaced")
+            raise FileNotFoundError(f"another file has replaced {os.fsdecode(path)} since the Fetch")
         return os.pread(descriptor, length, position)
     finally:
         os.close(descriptor)

@@ -181,7 +181,7 @@ def _unknown_rule(rule_id: int) -> InvalidRule:
 def validate(rule: FaultRule) -> None:
     """Raise InvalidRule if a rule can never act as it says."""
     if rule.used_bytes or (rule.free_bytes and rule.action != "fill-disk"):
-        raise InvalidRule("free_bytes is only for the action fill-disk, and the broker sets used_bytes")
+        raise InvalidRule("free_bytes is only for the action fill-disk, and only the broker sets used_bytes")
     if rule.action in DISK_ACTIONS:
         _validate_disk_rule(rule)
     for name in (*rule.apis, *rule.ranges):
@@ -194,7 +194,7 @@ def validate(rule: FaultRule) -> None:
                 "such as NOT_LEADER_OR_FOLLOWER"
             )
         if not rule.apis:
-            raise InvalidRule("an error needs an API, such as Produce")
+            raise InvalidRule("the action fail needs an API, such as Produce")
         for api_name in rule.apis:
             if not has_error_response(API_NAMES[api_name]):
                 raise InvalidRule(
@@ -207,9 +207,11 @@ def validate(rule: FaultRule) -> None:
     if rule.action in _WITH_TIME and not 1 <= rule.ms <= _MS_MAX:
         raise InvalidRule(f"{rule.action} takes 1 to {_MS_MAX:,} ms, not {rule.ms}")
     if (rule.action == "advertise") != bool(rule.ranges):
-        raise InvalidRule("version ranges belong to the action advertise, which needs one at least")
+        raise InvalidRule(
+            "ranges of API versions are only for the action advertise, which needs at least one"
+        )
     if rule.action == "advertise" and rule.apis != [_API_VERSIONS]:
-        raise InvalidRule(f"advertise changes the answers of {_API_VERSIONS}, so that is its API")
+        raise InvalidRule(f"advertise changes the answers of {_API_VERSIONS}, so it takes no other API")
     if rule.times == 0:
         raise InvalidRule("a rule with times 0 never acts: use 1 at least, or leave it out")
     for ranged, found in {"versions": rule.versions, **rule.ranges}.items():

@@ -124,7 +124,7 @@ class FaultyFs:
         except FileNotFoundError:
             return False  # Removed meanwhile.
         except OSError as error:
-            raise failure(error, "count a fault rule") from error
+            raise failure(error, f"count a match of fault rule {rule_id}") from error
         # Imported late, because a broker without rules about the disk needs no random numbers.
         from kproc.broker.faults.schedule import Schedule
 

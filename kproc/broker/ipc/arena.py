@@ -196,7 +196,9 @@ class ArenaReader:
         # The numbers come from another process. A wrong one must end this role, because it would stamp offsets into
         # foreign frames.
         if offset < 0 or length < 0 or offset + length > self._capacity:
-            raise FatalError(f"block of {length} bytes at {offset} lies outside an arena of {self._capacity}")
+            raise FatalError(
+                f"block of {length} bytes at offset {offset} lies outside an arena of {self._capacity} bytes"
+            )
         return self._data[offset : offset + length]
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
             os.close(fd)
         if flags & socket.MSG_CTRUNC:
             raise TruncatedDescriptor(payload)
-        raise ValueError(f"message longer than {max_bytes} bytes")
+        raise ValueError(f"a received message is longer than the limit of {max_bytes} bytes")
     if not payload:
         raise EOFError("peer closed the socket")
     return payload, fd

@@ -119,12 +119,14 @@ class Region:
         if magic != REGION_MAGIC:
             raise RegionMismatch(f"descriptor {fd} is not a region: magic {magic:#x}")
         if version != LAYOUT_VERSION:
-            raise RegionMismatch(f"region of layout version {version}, this process has {LAYOUT_VERSION}")
+            raise RegionMismatch(
+                f"region has layout version {version}, but this version of kproc expects {LAYOUT_VERSION}"
+            )
         # A peer could shrink a region that is not sealed, and the next access would kill this process with SIGBUS.
         if seals & SEALS != SEALS:
             raise RegionMismatch(f"region is not sealed: seals {seals:#x}, expected {SEALS:#x}")
         if size != PAGE_BYTES + align(payload_bytes, PAGE_BYTES) or not payload_bytes:
-            raise RegionMismatch(f"region of {size} bytes claims a payload of {payload_bytes}")
+            raise RegionMismatch(f"region of {size} bytes claims a payload of {payload_bytes} bytes")
         if kind is not None and found_kind != kind:
             raise RegionMismatch(f"region of kind {found_kind}, expected {int(kind)}")
         if generation is not None and found_generation != generation:
@@ -146,7 +148,9 @@ class Region:
     def carve(self, offset: int, length: int) -> memoryview:
         """Return a writable view of a part of the payload. close() releases the view if the caller has not."""
         if offset < 0 or length < 0 or offset + length > self.payload_bytes:
-            raise FatalError(f"{length} bytes at {offset} lie outside a payload of {self.payload_bytes}")
+            raise FatalError(
+                f"{length} bytes at offset {offset} lie outside a payload of {self.payload_bytes} bytes"
+            )
         with memoryview(self._mapped()) as whole:
             part = whole[PAGE_BYTES + offset : PAGE_BYTES + offset + length]
         self._views.append(part)

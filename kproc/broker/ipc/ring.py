@@ -72,10 +72,15 @@ def format_ring(region: Region, offset: int, capacity: int) -> None:
     Raises ValueError if the capacity is invalid or does not fit.
     """
     if not is_ring_capacity(capacity):
-        raise ValueError(f"ring capacity {capacity} is not a power of two from {RING_CAPACITY_BYTES_MIN}")
+        raise ValueError(
+            f"ring capacity {capacity} is not a power of two from {RING_CAPACITY_BYTES_MIN} to "
+            f"{RING_CAPACITY_BYTES_MAX} bytes"
+        )
     assert offset % LINE_BYTES == 0, offset
     if offset + RING_HEADER.total_bytes + capacity > region.payload_bytes:
-        raise ValueError(f"a ring of {capacity} at {offset} does not fit into {region.payload_bytes} bytes")
+        raise ValueError(
+            f"a ring of {capacity} bytes at offset {offset} does not fit into a region of {region.payload_bytes} bytes"
+        )
     region.write_word(offset + _CAPACITY * WORD_BYTES, capacity)
 
 
@@ -88,7 +93,9 @@ class _RingEnd:
         self._words = region.carve_words(offset, RING_HEADER.total_bytes // WORD_BYTES)
         capacity = int(self._words[_CAPACITY])
         if not is_ring_capacity(capacity):
-            raise FatalError(f"no ring at {offset} of a region of kind {region.kind}: capacity {capacity}")
+            raise FatalError(
+                f"no ring at offset {offset} of a region of kind {region.kind}: found the invalid capacity {capacity}"
+            )
         self._data = region.carve(offset + RING_HEADER.total_bytes, capacity)
         self._mask = capacity - 1
         self.capacity = capacity
@@ -304,12 +311,14 @@ class RingProducer(_RingEnd):
         # The head comes from another process. Outside of these bounds that process is broken, and to write on would
         # destroy records that it has not read.
         if not self._end - self.capacity <= head <= self._published:
-            raise FatalError(f"ring is damaged: head {head}, tail {self._published}, end {self._end}")
+            raise FatalError(
+                f"ring is damaged: head {head}, expected {self._end - self.capacity} to {self._published} (the tail)"
+            )
         self._end = head + self.capacity
         return following <= self._end
 
     def _refuse_length(self, length: int) -> NoReturn:
-        raise ValueError(f"record of {length} bytes; this ring takes {self.record_bytes_max} at most")
+        raise ValueError(f"record of {length} bytes; this ring takes {self.record_bytes_max} bytes at most")
 
 
 class RingConsumer(_RingEnd):

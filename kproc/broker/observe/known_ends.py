@@ -37,7 +37,8 @@ class KnownEnds:
         except StorageFailure as problem:
             # Keep the offsets that were read before, so that a damaged checkpoint does not fail the scrape.
             logger.warning(
-                "cannot read the checkpoints, so the metrics keep the offsets read before: %s", problem
+                "cannot read the log-start and recovery-point checkpoints, so the metrics show the previous ones: %s",
+                problem,
             )
 
     def _identity(self, name: str) -> tuple[int, int]:

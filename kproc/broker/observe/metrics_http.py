@@ -220,7 +220,9 @@ class MetricsResponder:
             if scraper.unsent is not None:
                 self._send(scraper)
         except OSError as error:
-            logger.debug("a scraper is gone: %s", error)
+            logger.debug(
+                "closing a connection of the metrics listener, because its client is gone: %s", error
+            )
             self._close(scraper)
 
     def _receive(self, scraper: _Scraper) -> None:
@@ -272,7 +274,7 @@ class MetricsResponder:
             self._body, self._gzipped = self._render(), None
             self._body_expires_ns = self._clock.now_ns() + _FRESH_NS
         except Exception:  # A bug in a metric must not end the controller.
-            logger.exception("the metrics cannot be rendered")
+            logger.exception("the metrics cannot be rendered, so the waiting scrapes get status 500")
             self._body, self._gzipped = ("", b""), None
         for scraper in [each for each in self._scrapers.values() if each.is_waiting]:
             scraper.is_waiting = False

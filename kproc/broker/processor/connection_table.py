@@ -179,14 +179,16 @@ class ConnectionTable:
         """Close a connection after an unexpected error. Its descriptor may be in any state."""
         if not isinstance(error, OSError):
             self.contain(f"the work for connection {connection.id}", error)
-        logger.error("closing connection %d: %s", connection.id, error)
+        logger.error("closing connection %d after an unexpected error: %s", connection.id, error)
         if connection.fd not in self.by_fd:
             return
         try:
             self.watch.unregister(connection)
         except OSError as also:
             # epoll_ctl(2) fails if the descriptor was closed or is not registered. Close the connection all the same.
-            logger.debug("connection %d is in no epoll: %s", connection.id, also)
+            logger.debug(
+                "epoll cannot stop watching connection %d, closing it anyway: %s", connection.id, also
+            )
         connection.interest = DETACHED
         self.close(connection, str(error))
 

@@ -97,7 +97,11 @@ class CountReporter:
                 self.has_unsent = True
             except OSError as error:
                 # The Acceptor has ended. Its successor attaches a new socket and gets all counts.
-                logger.info("cannot send the numbers of connections to %s: %s", reader.peer, error)
+                logger.info(
+                    "cannot send the numbers of connections to %s, its successor will get them: %s",
+                    reader.peer,
+                    error,
+                )
                 del self._readers[reader.sock]
 
     def _change(self, key: Key, change: int) -> None:

@@ -99,7 +99,7 @@ def _local(sock: socket.socket) -> tuple[str, int]:
     try:
         name = sock.getsockname()
     except OSError as error:
-        logger.debug("a connection has no local address any more: %s", error)
+        logger.debug("listing a connection without its local address: %s", error)
         return "", 0
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
 

@@ -99,9 +99,9 @@ class FileCache:
             if opened.inode == inode:
                 break
         if opened is None:
-            raise FileNotFoundError(f"{os.fsdecode(path)} is gone")
+            raise FileNotFoundError(f"segment file {os.fsdecode(path)} does not exist any more")
         if opened.inode != inode:
-            raise StaleFile(f"{os.fsdecode(path)} was replaced")
+            raise StaleFile(f"segment file {os.fsdecode(path)} was replaced by another file")
         files.pop(path, None)
         while len(files) >= self._limit:
             del files[next(iter(files))]

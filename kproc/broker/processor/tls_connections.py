@@ -83,7 +83,10 @@ class TlsConnections:
             # second, so log this at most once a second.
             if self._state.now_ns >= self._next_complaint_ns:
                 self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
-                logger.error("closing a TLS connection: %s", error)
+                logger.error(
+                    "closing a TLS connection, because its listener has no usable key or was just changed: %s",
+                    error,
+                )
             sock.close()
             return None
         transport = TlsTransport(sock, context, self._share)

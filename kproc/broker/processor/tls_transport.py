@@ -285,7 +285,7 @@ class TlsTransport:
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv_into(self._share.scratch)
         except OSError as error:
-            logger.debug("a client did not wait for its alert: %s", error)
+            logger.debug("cannot send a TLS alert to a client that is being closed: %s", error)
 
     def peer_certificate(self) -> bytes | None:
         """Return the client's verified certificate as DER, or None if it showed none."""

@@ -127,7 +127,7 @@ def addresses_of(host: str) -> list[str]:
     """
     # socket.getaddrinfo() ignores everything after a NUL, so `localhost\0x` would be localhost.
     if "\0" in host:
-        raise socket.gaierror(socket.EAI_NONAME, "a host name has no NUL character")
+        raise socket.gaierror(socket.EAI_NONAME, "a host name must not contain a NUL character")
     scope = host.partition("%")[2]
     if scope and is_address(host):
         # Raises OSError if there is no such interface. As Java's InetAddress, accept any number. getaddrinfo(3) would

@@ -56,7 +56,9 @@ def load_key_store(settings: StoreSettings) -> KeyStore:
         _check_inline(settings)
         # KIP-651: with PEM in the settings, key and chain are two settings.
         if len(settings.inline) != 2:
-            raise ConfigError(f"{settings.prefix}: a key needs its certificate.chain, and the chain its key")
+            raise ConfigError(
+                f"{settings.prefix}.key and {settings.prefix}.certificate.chain must be set together"
+            )
         pem = b"\n".join(each.reveal().encode() for each in settings.inline)
         return KeyStore(pem, settings.key_password, settings.prefix + ".key")
     where, data, kind = _read(settings)
@@ -64,7 +66,7 @@ def load_key_store(settings: StoreSettings) -> KeyStore:
         # A store's password decrypts the store, and PEM has no container to decrypt.
         if settings.password is not None:
             raise ConfigError(
-                f"{settings.prefix}.password: PEM has none; for an encrypted private key set ssl.key.password"
+                f"{settings.prefix}.password: a PEM store has no password; for an encrypted key set ssl.key.password"
             )
         return KeyStore(data, settings.key_password, where)
     return KeyStore(_key_of_pkcs12(where, data, settings.password), None, where)
@@ -78,7 +80,7 @@ def load_trust_store(settings: StoreSettings) -> bytes:
     where, data, kind = _read(settings)
     if kind == PEM:
         if settings.password is not None:
-            raise ConfigError(f"{settings.prefix}.password: PEM has none; remove this setting")
+            raise ConfigError(f"{settings.prefix}.password: a PEM store has no password; remove this setting")
         return data
     return _certificates_of_pkcs12(where, data, settings.password)
 
@@ -110,11 +112,15 @@ def as_path(pem: bytes) -> Iterator[str]:
 
 def _check_inline(settings: StoreSettings) -> None:
     if settings.type != PEM:
-        raise ConfigError(f"{settings.prefix}.type={settings.type}: certificates in settings are PEM")
+        raise ConfigError(
+            f"{settings.prefix}.type={settings.type}: for PEM text in the settings it must be PEM"
+        )
     if settings.location:
-        raise ConfigError(f"{settings.prefix}: both a location and PEM in the settings are given")
+        raise ConfigError(
+            f"{settings.prefix}: both a location and PEM text in the settings are given; remove one"
+        )
     if settings.password is not None:
-        raise ConfigError(f"{settings.prefix}.password: PEM has none; remove this setting")
+        raise ConfigError(f"{settings.prefix}.password: a PEM store has no password; remove this setting")
 
 
 def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
@@ -141,7 +147,7 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
     # If the type is JKS, accept any format, because JKS is Kafka's default type. Java, too, reads PKCS#12 files of type
     # JKS.
     if kind != settings.type and settings.type != JKS:
-        raise ConfigError(f"{where} is {kind}, and {settings.prefix}.type is {settings.type}")
+        raise ConfigError(f"{where} is {kind}, but {settings.prefix}.type is {settings.type}")
     return where, data, kind
 
 

@@ -114,6 +114,6 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
         else:
             # Java's Matcher.replaceAll() rejects a lone $ or backslash, too.
             if other:
-                raise ValueError(f"{text!r}: a lone {other} in the replacement")
+                raise ValueError(f"{text!r}: the replacement has a lone {other}; write \\{other}")
             parts.append(escaped or plain)
     return tuple(parts)

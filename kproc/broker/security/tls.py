@@ -250,11 +250,12 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
         for der in certificates_in(pem):
             context.load_verify_locations(cadata=der)
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"ssl.truststore: a certificate cannot be read ({error})") from error
+        raise ConfigError(f"ssl.truststore: OpenSSL cannot load a certificate ({error})") from error
     # Reject a trust store without certificates: every handshake with a client certificate would fail, and its error
     # would not name the store.
     if not context.cert_store_stats()["x509"]:
-        raise ConfigError(f"ssl.truststore.location={location} has no certificate")
+        where = f"ssl.truststore.location={location}" if location else "ssl.truststore.certificates"
+        raise ConfigError(f"{where} has no certificate")
     # Trust intermediate authorities of the trust store without their root, as Java does.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_mode = _VERIFY[wanted]
@@ -291,7 +292,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
     if not newer:
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     elif not openssl_calls.set_tls13_suites(context, ":".join(newer)):
-        raise ConfigError(f"{setting}: OpenSSL cannot use {', '.join(newer)}")
+        raise ConfigError(f"{setting}: OpenSSL does not offer all of {', '.join(newer)}")
     # The configured suites exclude every enabled version, so no handshake could succeed.
     if context.minimum_version > context.maximum_version:
         raise ConfigError(f"{setting}: none of these suites belongs to a version in ssl.enabled.protocols")

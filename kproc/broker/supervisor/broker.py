@@ -313,8 +313,8 @@ def _log_useless_settings(plan: BrokerPlan, image: ClusterImage) -> None:
         logger.warning("%s", fault_watch.WARNING)
     if locks_everybody_out(plan.config, image.acls):
         logger.warning(
-            "there is an authorizer, and nobody may change its rules: name somebody in super.users "
-            "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
+            "there is an authorizer, but nobody may change its rules (ACLs): set super.users=User:NAME, or, if there "
+            "is no rule about the cluster yet, allow.everyone.if.no.acl.found=true; then restart the broker"
         )
     if plan.movable is not None and not plan.config.kproc_temporary_directory:
         logger.warning("%s", broker_time.WARNING)

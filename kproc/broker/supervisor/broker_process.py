@@ -53,7 +53,7 @@ class ProcessClaim(msgspec.Struct, frozen=True):
             else (None,) * 3
         )
         if not (isinstance(pid, int) and isinstance(ticks, int | None) and isinstance(data, str | None)):
-            raise NotABroker("no process of a broker is named")
+            raise NotABroker("the broker's ready file or status has no valid pid, start_ticks and data")
         return cls(pid, ticks, data)
 
 
@@ -154,9 +154,9 @@ class VerifiedBroker:
             if self.wait(0):
                 raise NotABroker(f"process {self.pid} has ended")
             if not stat.S_ISREG(facts.st_mode):
-                raise NotABroker("it is not a file but a terminal, a pipe or the journal")
+                raise NotABroker("it is not a regular file, but a terminal, a pipe or the journal")
             if facts.st_uid != uid:
-                raise NotABroker(f"it belongs to another user than process {self.pid}")
+                raise NotABroker(f"its file belongs to another user than process {self.pid}")
             # /proc/self/fd/N leads to the checked file, even if another file has its name now.
             return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)
         finally:
@@ -228,6 +228,6 @@ def claim_in(status: dict[str, Any]) -> ProcessClaim:
     """
     rows = status.get("processes")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise NotABroker("no process of a broker is named")
+        raise NotABroker("the broker's status lists no processes")
     row = next((row for row in rows if row.get("role") == "supervisor"), rows[0])
     return ProcessClaim.from_json({**row, "data": status.get("data")})

@@ -292,7 +292,7 @@ class ChildRole:
             is_clean = unknown is None
             if unknown is not None:
                 logger.info(
-                    "not a clean stop: %s was not recovered in this run, so the next start recovers all logs",
+                    "not a clean stop: the log of %s is offline or was not opened, so the next start recovers all logs",
                     unknown,
                 )
         except OSError as error:

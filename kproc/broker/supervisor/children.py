@@ -190,7 +190,7 @@ class Children:
         except (OSError, FatalError) as error:
             # The host is short of processes, memory or descriptors. The other roles go on. Retry later, as for a role
             # that died soon after its start. If the child was forked already, kill it, and `_on_exit` plans the retry.
-            logger.error("%s cannot be started now: %s", role.agent, error)
+            logger.error("%s cannot be started now, trying again later: %s", role.agent, error)
             if role.child is not None:
                 role.child.kill()
             else:

@@ -71,7 +71,9 @@ class DataDirectory:
                 prepare_record(config, is_restored=is_restored)
         except OSError as error:
             self.close()
-            raise FatalError(f"log.dirs: cannot restore {self.path}: {error}") from error
+            raise FatalError(
+                f"log.dirs: cannot restore a snapshot or prepare the record of syncs in {self.path}: {error}"
+            ) from error
         try:
             # Partitions of an interrupted import that was completed here.
             self.imported = complete_import(self._fs, self.path)
@@ -114,7 +116,9 @@ class DataDirectory:
         # A wrong node.id usually means a wrong data directory. With it clients would find other topics than
         # before.
         elif meta.node_id != node_id:
-            raise Corrupt(f"meta.properties is of node.id {meta.node_id}, this broker's is {node_id}")
+            raise Corrupt(
+                f"meta.properties belongs to node.id {meta.node_id}, but this broker's node.id is {node_id}"
+            )
         return meta.cluster_id
 
     def _lines_of_identity(self, node_id: int) -> str:

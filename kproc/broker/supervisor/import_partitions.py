@@ -219,7 +219,7 @@ def _create_internal_topics(
         reply = do_at_once(state, log, image, "auto_create_topics", {"names": [name]})
         (row,) = reply["topics"]
         if row["error_code"]:
-            raise FatalError(f"cannot create {name}: {row['error_message']}")
+            raise FatalError(f"cannot create the internal topic {name}: {row['error_message']}")
 
 
 def _check_named_once(sources: Sequence[_ImportSource]) -> None:
@@ -261,7 +261,8 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
     unfinished = [each for each in fs.list_directory(source.path) if each.endswith(_UNFINISHED)]
     if unfinished:
         raise FatalError(
-            f"{source.path}: {unfinished[0]} is left over from a compaction; start its broker and stop it cleanly"
+            f"{source.path}: {unfinished[0]} is left over from a compaction; start the broker of that directory "
+            "and stop it cleanly"
         )
     target = data / source.name
     if not fs.exists(target):
@@ -289,7 +290,8 @@ def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _ImportSour
     converted = convert_partition(fs, copy)
     if filled := fill_offset_gaps(fs, copy):
         logger.warning(
-            "%s has %d gaps between segments: compaction by Kafka leaves them, and so does a missing file",
+            "%s has %d gaps between segments, now filled with empty batches: compaction by Kafka leaves gaps, "
+            "and so does a missing file",
             source.path, filled,
         )  # fmt: skip
     _record_start(fs, source.path, copy)
@@ -313,7 +315,7 @@ def _record_start(fs: Fs, source: Path, copy: Path) -> None:
     if not bases or recorded is None or recorded >= bases[0]:
         return
     logger.warning(
-        "%s begins at offset %d, but %s has %d: records in between were deleted, or files are missing",
+        "%s begins at offset %d, but its %s begins at %d: records in between were deleted, or files are missing",
         source, bases[0], checkpoints.LEADER_EPOCH_FILE, recorded,
     )  # fmt: skip
     epochs.truncate_to(bases[0])

@@ -264,7 +264,7 @@ class InProcessBroker:
         self._start()
         problem = self._check_ready()
         if problem is not None:
-            logger.error("the broker started but does not answer: %s", problem)
+            logger.error("stopping: the broker started but does not answer requests: %s", problem)
             self._manager.failed(problem)
             return 1
         self._sockets.start()
@@ -350,7 +350,9 @@ class InProcessBroker:
                 logger.info("stopping: signal=%s", signal.Signals(number).name)
                 return True
         elif fd == self._guardian:
-            logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
+            logger.info(
+                "stopping: process %d (kproc.exit.with.pid) has ended", self._config.kproc_exit_with_pid
+            )
             return True
         elif fd == self._wake_fd:
             os.eventfd_read(fd)

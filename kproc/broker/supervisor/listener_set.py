@@ -82,7 +82,9 @@ class ListenerSet:
                 logger.error("%s", error)
                 shut[each] = str(error)
         if not endpoints:
-            logger.error("listeners: none of the stored listeners can be bound; opening the configured ones")
+            logger.error(
+                "listeners: none of the listeners set at run time can be opened; opening those of the configuration"
+            )
             for each in self._config.listeners:
                 endpoints[each.name], socks[each.name] = yield from self._open(each)
         for at in range(len(self._children.plan.endpoints)):

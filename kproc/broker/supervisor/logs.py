@@ -110,7 +110,9 @@ def reopen_file() -> bool:
         _redirect(_file)
     except OSError as error:
         logger.error(
-            "cannot open the log file again, the former one stays in use: %s: %s", _file, error.strerror
+            "cannot open the log file again, writing on to the file that is open: %s: %s",
+            _file,
+            error.strerror,
         )
     return True
 

@@ -188,7 +188,7 @@ class ScaleSteps:
         if not (
             yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
         ):
-            logger.warning("closing Processors although some connections did not migrate in time")
+            logger.warning("closing Processors, and with them connections that did not migrate in time")
         yield from self._close(leaving)
 
     def assign_acceptors(self) -> None:
@@ -320,7 +320,9 @@ class ScaleSteps:
             if not replies[0].get("lost"):
                 if "failure" in replies[0]:
                     self._children.handler_count = before
-                    raise ScaleFailed(f"the routing table cannot be changed: {replies[0]['failure'][1]}")
+                    raise ScaleFailed(
+                        f"the controller cannot set the number of Handlers to {count}: {replies[0]['failure'][1]}"
+                    )
                 return
 
     # -- both --------------------------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ class ScaleSteps:
                 return
             problem = "a new role ended at once" if in_time else "a new role was not ready in time"
         yield from self._close(roles)
-        raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
+        raise ScaleFailed(f"cannot start {', '.join(str(role.agent) for role in roles)}: {problem}")
 
     def _close(self, roles: list[ManagedRole]) -> Steps:
         """Let roles close their files and end. Kill a role that takes longer than _CLOSE_NS."""

@@ -301,7 +301,9 @@ class Supervisor:
         if fd == self._signals.fd:
             self._handle_signal(self._signals.read())
         elif fd == self._guardian:
-            logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
+            logger.info(
+                "stopping: process %d (kproc.exit.with.pid) has ended", self._config.kproc_exit_with_pid
+            )
             self._epoll.unregister(fd)
             self._must_stop = self._children.is_stopping = True
         elif fd == self._window.fileno():

@@ -115,7 +115,7 @@ class PipeSender:
             self._unpublished.clear()
 
     def _refuse_length(self, length: int) -> NoReturn:
-        raise ValueError(f"record of {length} bytes; this pipe takes {self.record_bytes_max}")
+        raise ValueError(f"record of {length} bytes; this pipe takes {self.record_bytes_max} bytes at most")
 
 
 class PipeReceiver:

@@ -23,11 +23,11 @@ from kproc.common.errors import ErrorCode
 class Stage(Enum):
     """The stage of a login. The values complete the sentence "a client that ..." in log lines."""
 
-    BEGUN = "begun"
-    ASKED_VERSIONS = "asked for versions"
-    TOKENS = "sends tokens"
-    COMPLETE = "complete"
-    FAILED = "failed"
+    BEGUN = "has not sent SaslHandshake"
+    ASKED_VERSIONS = "has sent ApiVersions, but not SaslHandshake"
+    TOKENS = "must send SASL tokens"
+    COMPLETE = "has logged in already"
+    FAILED = "has failed to log in"
 
 
 class SaslListener(NamedTuple):

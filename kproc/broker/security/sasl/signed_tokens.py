@@ -40,7 +40,7 @@ class SignedValidator:
         # A token chooses its algorithm itself. With "none", or with HMAC and the public key as its secret, anybody
         # could sign it.
         if algorithm not in _ALGORITHMS:
-            raise BadToken("a token whose algorithm is none, or not one of public keys")
+            raise BadToken("a token whose algorithm (alg) is none, or has no public key as RS256 has")
         key = self._keys.find(key_id if isinstance(key_id, str) else None)
         if key is None:
             raise BadToken("a token signed with a key that is not in the JSON Web Key Set")
@@ -56,16 +56,16 @@ class SignedValidator:
         if now_s - expected.skew_s >= expires_s:
             raise BadToken("an expired token")
         if begins_s is not None and now_s + expected.skew_s < begins_s:
-            raise BadToken("a token that is not valid yet")
+            raise BadToken("a token that is not valid yet (nbf)")
         if expected.issuer is not None and claims.get("iss") != expected.issuer:
-            raise BadToken("a token of another issuer")
+            raise BadToken("a token whose issuer (iss) is not sasl.oauthbearer.expected.issuer")
         audience = claims.get("aud")
         # RFC 7519: the audience is one text or a list of texts.
         named = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
         if expected.audience and not set(expected.audience).intersection(
             each for each in named if isinstance(each, str)
         ):
-            raise BadToken("a token for another audience")
+            raise BadToken("a token whose audience (aud) is not in sasl.oauthbearer.expected.audience")
         name = claims.get(expected.name_claim)
         if not isinstance(name, str) or not name.strip():
             raise BadToken(f"a token without the claim {expected.name_claim}")
@@ -102,5 +102,5 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
         return None
     # NaN and infinity compare as neither early nor late, so they must not get into the checks of times.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise BadToken(f"a token whose {name} is not a time")
+        raise BadToken(f"a token whose claim {name} is not a time in seconds")
     return float(value)

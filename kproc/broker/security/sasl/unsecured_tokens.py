@@ -26,7 +26,7 @@ class UnsecuredValidator:
         parts = token.split(".")
         # RFC 7515: header, claims and an empty signature, each in base64 without padding.
         if len(parts) != 3 or parts[2]:
-            raise BadToken("a token that has a signature, or not the form header.claims.")
+            raise BadToken("a token that is not `header.claims.` with an empty signature")
         # Reject a signed token, because this validator verifies no signature.
         if _section(parts[0]).get("alg") != "none":
             raise BadToken("a token whose algorithm is not none")
@@ -68,7 +68,7 @@ def _section(text: str) -> dict[str, Any]:
     try:
         found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, RecursionError) as error:
-        raise BadToken("a token that is not JSON") from error
+        raise BadToken("a token whose header or claims are not JSON") from error
     if not isinstance(found, dict):
-        raise BadToken("a token that is not a JSON object")
+        raise BadToken("a token whose header or claims are not a JSON object")
     return found

@@ -155,5 +155,5 @@ def test_row_is_stored_ten_times_a_second(rig: AcceptorRig) -> None:
 def test_acceptor_has_no_links(rig: AcceptorRig) -> None:
     with LinkMaker("pipe") as maker:
         link: Link = maker.make(rig.acceptor.id, AgentId("handler", 0))[0]
-        with pytest.raises(AssertionError, match="was given a link"):
+        with pytest.raises(AssertionError, match="got a link to handler-0"):
             rig.acceptor.attach(link)

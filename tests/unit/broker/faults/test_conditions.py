@@ -41,8 +41,16 @@ def test_condition_that_a_request_can_meet_is_accepted() -> None:
 
 def test_condition_that_no_request_meets_names_others() -> None:
     for api, conditions, expected in (
-        (ApiKey.HEARTBEAT, {"topic": "t"}, "Heartbeat have no topic, .*: match by group, client, user, versions$"),
-        (ApiKey.PRODUCE, {"group": "g"}, "match by topic, partition, transactional_id, client, user, versions$"),
+        (
+            ApiKey.HEARTBEAT,
+            {"topic": "t"},
+            "Heartbeat have no topic, .*: match by group, client, user, versions$",
+        ),
+        (
+            ApiKey.PRODUCE,
+            {"group": "g"},
+            "match by topic, partition, transactional_id, client, user, versions$",
+        ),
         (ApiKey.METADATA, {"topic": "t", "partition": 0}, "Metadata have no partition"),
         (ApiKey.CREATE_ACLS, {"topic": "t"}, "have no topic, .*: match by client, user, versions$"),
         (

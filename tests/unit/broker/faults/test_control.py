@@ -34,7 +34,7 @@ def every_api() -> None:
             "a time is only for the actions delay, delay-answer, throttle, not for close",
         ),
         ({"action": "throttle", "ms": 3_600_001}, "not 3600001"),
-        ({"action": "advertise", "apis": ["ApiVersions"]}, "needs one at least"),
+        ({"action": "advertise", "apis": ["ApiVersions"]}, "needs at least one"),
         ({"action": "advertise", "apis": ["Fetch"], "ranges": {"Produce": (0, 3)}}, "ApiVersions"),
         ({"action": "advertise", "apis": ["ApiVersions"], "ranges": {"Produce": (5, 3)}}, "5-3 is empty"),
         ({"action": "advertise", "apis": ["ApiVersions"], "ranges": {"Fetch": (0, 32768)}}, "32768 exceeds"),

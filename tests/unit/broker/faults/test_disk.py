@@ -72,9 +72,7 @@ def test_full_disk_takes_what_fits_and_frees_what_is_deleted(disk: Disk) -> None
     fs.close(log)
 
 
-def test_shortage_while_rules_are_read_is_a_failed_call(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shortage_while_rules_are_read_is_a_failed_call(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any other exception would end the role that writes, such as the cleaner."""
     log = disk.create("t-0")
 

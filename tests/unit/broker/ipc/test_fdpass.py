@@ -169,7 +169,7 @@ def test_too_long_message_is_rejected_and_descriptor_closed(pair, pipe):
     sender, receiver = pair
     before = open_descriptors()
     send_fd(sender, b"x" * 101, pipe[0])
-    with pytest.raises(ValueError, match="longer than 100 bytes"):
+    with pytest.raises(ValueError, match="longer than the limit of 100 bytes"):
         recv_fd(receiver, 100)
     assert open_descriptors() == before
     send_fd(sender, b"x" * 100, None)

@@ -85,7 +85,7 @@ def test_another_process_sees_the_same_words():
         ({"magic": 1}, "magic 0x1"),
         (
             {"version": LAYOUT_VERSION + 1},
-            f"layout version {LAYOUT_VERSION + 1}, this process has {LAYOUT_VERSION}",
+            f"layout version {LAYOUT_VERSION + 1}, but this version of kproc expects {LAYOUT_VERSION}",
         ),
         ({"payload_bytes": PAGE_BYTES + 1}, "claims a payload of 4097"),
         ({"payload_bytes": 1 << 60}, "claims a payload"),

@@ -414,7 +414,7 @@ def test_ring_must_fit_its_payload():
 def test_opening_a_ring_where_none_was_made_is_fatal():
     with Region.create(RegionKind.LINK, 4096, 1) as region:
         for end in (RingProducer, RingConsumer):
-            with pytest.raises(FatalError, match=r"no ring at 0.*capacity 0"):
+            with pytest.raises(FatalError, match=r"no ring at offset 0 .*capacity 0"):
                 end(region)
         with pytest.raises(FatalError, match="outside a payload"):
             RingConsumer(region, 4096)

@@ -10,7 +10,9 @@ from kproc.broker.role.control_requests import LOST, ControlRequests, Gathering,
 def test_replies_in_any_order_reach_their_requests() -> None:
     requests, sent, got = ControlRequests(), [], []
     for name in ("a", "b"):
-        requests.send_request("x", sent.append, name, {}, lambda reply, name=name: got.append((name, reply["n"])))
+        requests.send_request(
+            "x", sent.append, name, {}, lambda reply, name=name: got.append((name, reply["n"]))
+        )
     first, second = (message["token"] for message in sent)
     requests.handle_answer(answer(second, {"n": 2}))
     requests.handle_answer(answer(first, {"n": 1}))
@@ -46,8 +48,12 @@ def test_gathering_waits_for_the_last_reply() -> None:
 def test_request_without_reply_expires_at_its_time_limit() -> None:
     requests, sent = ControlRequests(), []
     replies: dict[str, Any] = {}
-    requests.send_request("stopped", sent.append, "what", {}, lambda reply: replies.update(stopped=reply), until_ns=10)
-    requests.send_request("slow", sent.append, "what", {}, lambda reply: replies.update(slow=reply), until_ns=11)
+    requests.send_request(
+        "stopped", sent.append, "what", {}, lambda reply: replies.update(stopped=reply), until_ns=10
+    )
+    requests.send_request(
+        "slow", sent.append, "what", {}, lambda reply: replies.update(slow=reply), until_ns=11
+    )
     requests.send_request("any", sent.append, "what", {}, lambda reply: replies.update(any=reply))
     requests.expire(9)
     assert replies == {}

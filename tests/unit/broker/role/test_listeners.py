@@ -114,7 +114,9 @@ def test_port_in_use_is_named_and_bound_ones_are_released(sockets: list[socket.s
             inter_broker_listener_name="ONE",
         )
     assert len(sockets) == 1, "and the leak guard sees to the rest"
-    config = Config.build(dict.fromkeys(("kproc.control.listener", "kproc.metrics.listener"), f"127.0.0.1:{port}"))
+    config = Config.build(
+        dict.fromkeys(("kproc.control.listener", "kproc.metrics.listener"), f"127.0.0.1:{port}")
+    )
     with pytest.raises(FatalError, match=r"^kproc\.control\.listener: cannot bind CONTROL"):
         listeners.open_control_listener(config)
     with pytest.raises(FatalError, match=r"^kproc\.metrics\.listener: cannot bind METRICS"):

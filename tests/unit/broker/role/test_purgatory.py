@@ -176,9 +176,7 @@ def test_one_event_may_complete_many_and_they_may_park_others(
     assert [successor.tries for successor in successors] == [1, 1, 1]
 
 
-def test_completion_may_cancel_other_operation_of_same_key(
-    purgatory: Purgatory, clock: ManualClock
-) -> None:
+def test_completion_may_cancel_other_operation_of_same_key(purgatory: Purgatory, clock: ManualClock) -> None:
     victim = Waiting(clock.now_ns() + 1)
     killer = Waiting(clock.now_ns() + 1, then=lambda: purgatory.cancel(victim))
     for operation in (killer, victim):

@@ -130,11 +130,14 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
             {location: write("k.jks", JKS)},
             "keytool -importkeystore -srckeystore .*/k.jks -destkeystore k.p12",
         ),
-        "other type": ({location: store, **pem}, "is PKCS12, and ssl.keystore.type is PEM"),
+        "other type": ({location: store, **pem}, "is PKCS12, but ssl.keystore.type is PEM"),
         "no password": ({location: store}, "cannot be opened without a password"),
         "wrong password": ({location: store, "ssl_keystore_password": "no"}, "its password is wrong"),
         "damaged": ({location: write("d.p12", issued.pkcs12("word")[:-50]), **word}, "or it is damaged"),
-        "PEM with a password": ({location: certificates.server, **pem, **word}, "PEM has none"),
+        "PEM with a password": (
+            {location: certificates.server, **pem, **word},
+            "a PEM store has no password",
+        ),
         "no key": ({location: write("c.pem", issued.chain_pem)}, "has no private key"),
         "no certificate": ({location: write("o.pem", issued.key_pem())}, "has no certificate"),
         "another key": (
@@ -151,15 +154,15 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
         ),
         "half inline": (
             {**pem, "ssl_keystore_key": issued.key_pem().decode()},
-            "a key needs its certificate.chain",
+            "certificate.chain must be set together",
         ),
         "inline of no type": (
             {"ssl_keystore_key": issued.key_pem().decode()},
-            "ssl.keystore.type=JKS: certificates in settings are PEM",
+            "ssl.keystore.type=JKS: for PEM text in the settings",
         ),
         "inline and file": (
             {**pem, location: certificates.server, "ssl_keystore_key": issued.key_pem().decode()},
-            "both a location and PEM in the settings",
+            "both a location and PEM text in the settings",
         ),
         "no trust": (trusting, "kproc trusts no authority by itself"),
         "empty trust": (

@@ -104,7 +104,7 @@ def test_start_waits_for_the_roles_of_a_killed_broker(tmp_path: Path) -> None:
 def test_data_of_another_node_is_refused_and_unlocked_again(tmp_path: Path) -> None:
     with ExitStack() as stack:
         open_directory(stack, tmp_path)
-    assert "node.id 1, this broker's is 2" in refusal(tmp_path, **{"node.id": 2})
+    assert "node.id 1, but this broker's node.id is 2" in refusal(tmp_path, **{"node.id": 2})
     with ExitStack() as stack:
         open_directory(stack, tmp_path)
 

@@ -201,7 +201,7 @@ def test_import_takes_a_log_that_lost_its_first_segment(
     rig = log_of_segments(tmp_path)
     (rig.directory / f"{0:020d}.log").unlink()
     import_partitions(config, [rig.directory])
-    assert "t-0 begins at offset 2, but leader-epoch-checkpoint has 0" in caplog.text
+    assert "t-0 begins at offset 2, but its leader-epoch-checkpoint begins at 0" in caplog.text
     log = opened(config, "t-0", recorded_start=0)
     assert log.state.start_offset == 2
     log.close()

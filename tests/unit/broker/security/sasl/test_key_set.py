@@ -201,7 +201,9 @@ def test_load_without_a_thread_is_tried_again(caplog: pytest.LogCaptureFixture) 
     found = KeySet("file:///keys", 10**9, lambda: now_ms[0], load=load, run=lambda work: runs[0](work))
     with pytest.raises(KeysAwaited):
         found.find("x")
-    assert caplog.messages == ["cannot load the keys of OAUTHBEARER tokens, trying again later: can't start new thread"]
+    assert caplog.messages == [
+        "cannot load the keys of OAUTHBEARER tokens, trying again later: can't start new thread"
+    ]
     runs.pop(0)
     now_ms[0] += 60_000
     with pytest.raises(KeysAwaited):
@@ -232,7 +234,9 @@ def test_keys_are_loaded_again_after_clock_was_set_back(tmp_path: Path) -> None:
     with pytest.raises(KeysAwaited):
         keys.find("x")
     wait_until(lambda: not keys._is_loading)
-    (tmp_path / "keys").write_text('{"keys": [{"kty": "oct", "k": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "kid": "y"}]}')
+    (tmp_path / "keys").write_text(
+        '{"keys": [{"kty": "oct", "k": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "kid": "y"}]}'
+    )
     clock.set_wall_ms(clock.wall_ms() - 365 * 86_400_000)
     clock.advance_ms(60_000)
     with contextlib.suppress(KeysAwaited):  # Not raised if the thread has loaded the keys already.

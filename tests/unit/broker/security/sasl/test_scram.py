@@ -109,9 +109,7 @@ def test_a_nonce_sent_twice_passes_only_where_that_is_allowed(*, is_strict: bool
         exchange.evaluate(final)
 
 
-@in_one_test(
-    "change", ["{client}", "{server}", "x{nonce}", "{nonce}x", "{client}{client}{nonce}"]
-)
+@in_one_test("change", ["{client}", "{server}", "x{nonce}", "{nonce}x", "{client}{client}{nonce}"])
 @in_one_test("is_strict", [True, False])
 def test_another_nonce_is_refused(change: str, *, is_strict: bool) -> None:
     exchange, client = begin(is_strict=is_strict), ScramClient("sha256", "alice", "pencil", nonce="abc")
