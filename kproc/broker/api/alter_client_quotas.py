@@ -33,7 +33,9 @@ def _prepare(context: RequestContext, request: dict[str, Any]) -> None:
     most = max((len(entry["entity"]) for entry in request["entries"]), default=0)
     if most > _PARTS_MAX:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"An entity has {most} parts; it may have at most {_PARTS_MAX}"
+            ErrorCode.INVALID_REQUEST,
+            f"A quota entity of the request has {most} components (user, client-id or ip); at most {_PARTS_MAX} are "
+            "allowed",
         )
 
 

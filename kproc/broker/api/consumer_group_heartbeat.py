@@ -72,7 +72,10 @@ def handle_consumer_group_heartbeat(context: RequestContext, request: Fields) ->
 def check_enabled(context: RequestContext) -> None:
     """Raise UNSUPPORTED_VERSION unless the cluster has the consumer protocol (feature group.version)."""
     if group_version(context.services.image) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster's group.version is 0.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The cluster's feature group.version is 0; the consumer protocol needs at least 1.",
+        )
 
 
 def _validate(context: RequestContext, request: Fields) -> None:

@@ -42,7 +42,7 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     # KIP-98 added key types in v1. Before, every key is a group.
     key_type = request.get("key_type", _GROUP)
     if key_type not in _KINDS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator key type {key_type}.")
 
     topic, resource = _KINDS[key_type]
     keys = request["coordinator_keys"] if "coordinator_keys" in request else [request["key"]]
@@ -74,7 +74,8 @@ def _find_refused(
     # the key is rejected before it is parsed.
     if context.api_version < _SHARE_SINCE:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Coordinators of share partitions need version {_SHARE_SINCE}."
+            ErrorCode.INVALID_REQUEST,
+            f"Coordinators of share partitions need FindCoordinator version {_SHARE_SINCE} or later.",
         )
     # Only the owners of partitions look for share coordinators. Clients have no use for one.
     check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), {})

@@ -112,7 +112,9 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
     current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
     # A producer that sets only the producer id or only the epoch has a bug.
     if (current[0] == NO_ID) != (current[1] == NO_EPOCH):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "Set both the producer id and the producer epoch, or neither."
+        )
     # As in TransactionCoordinator, an empty id is an error and does not count as "no id": a producer with a
     # transactional id relies on the fencing of its predecessor.
     if transactional_id == "":
@@ -137,7 +139,10 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
     # The coordinator aborts the transaction after this timeout. With a longer one, the last stable offset, and
     # with it all read_committed consumers, could stop for as long.
     if not 0 < init.timeout_ms <= context.services.config.transaction_max_timeout_ms:
-        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
+        raise KafkaError(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            f"The transaction timeout is {init.timeout_ms} ms; it must be from 1 ms to transaction.max.timeout.ms.",
+        )
     _INIT.send_one(context, transactional_id, init, on_done)
 
 

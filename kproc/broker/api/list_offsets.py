@@ -238,7 +238,11 @@ def find_offset(owned: OwnedPartition, partition: PartitionImage, search: Search
     except KafkaError as error:
         return _failed(index, error.code)
     except (Corrupt, OSError) as error:
-        logger.error("cannot look up an offset in %s-%d: %s", *owned.key, error)
+        logger.error(
+            "cannot look up an offset in %s-%d, answering ListOffsets with KAFKA_STORAGE_ERROR: %s",
+            *owned.key,
+            error,
+        )
         return _failed(index, ErrorCode.KAFKA_STORAGE_ERROR)
     offset, at_ms = found if found is not None else (-1, -1)
     return {

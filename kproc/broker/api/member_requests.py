@@ -42,7 +42,8 @@ def check_size_of_names(names: Iterable[str] | None) -> None:
     size = sum(len(name.encode()) for name in names or ())
     if size > NAMES_BYTES_MAX:
         raise invalid_request(
-            f"SubscribedTopicNames has {size} bytes. At most {NAMES_BYTES_MAX} are possible."
+            f"The names in SubscribedTopicNames have {size} bytes in total; at most {NAMES_BYTES_MAX} bytes are "
+            "allowed. Subscribe to fewer topics."
         )
 
 

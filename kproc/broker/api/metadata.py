@@ -65,7 +65,8 @@ def _prepare(context: RequestContext, request: Fields) -> None:
     # rejects a request that relies on it.
     elif has_ids or any(topic["name"] is None for topic in wanted):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Metadata below v{_BY_ID_SINCE} needs names of topics, not ids."
+            ErrorCode.INVALID_REQUEST,
+            f"A Metadata request below version {_BY_ID_SINCE} must have the topics' names, not their ids.",
         )
 
 

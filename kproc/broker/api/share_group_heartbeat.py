@@ -70,7 +70,10 @@ def handle_share_group_heartbeat(context: RequestContext, request: Fields) -> No
 def check_share_enabled(context: RequestContext) -> None:
     """Raise UNSUPPORTED_VERSION unless the cluster has share groups (feature share.version)."""
     if share_version(context.services.image) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster's share.version is 0.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The cluster's feature share.version is 0; share groups need at least 1.",
+        )
 
 
 def _validate(request: Fields) -> None:

@@ -104,7 +104,10 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
 def check_enabled(context: RequestContext) -> None:
     """Raise UNSUPPORTED_VERSION unless the cluster has streams groups (feature streams.version)."""
     if streams_version(context.services.image) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster's streams.version is 0.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The cluster's feature streams.version is 0; streams groups need at least 1.",
+        )
 
 
 def _check_topics(context: RequestContext, topology: Topology) -> None:

@@ -251,7 +251,7 @@ def decode_operation(body: memoryview) -> OwnOperation:
     try:
         operation: OwnOperation = _decode(body)
     except RecursionError:
-        raise InvalidOperation("the JSON is nested too deeply") from None
+        raise InvalidOperation("the JSON of the operation is nested too deeply to decode") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidOperation(_unknown_name(body) or str(error)) from error
     return operation

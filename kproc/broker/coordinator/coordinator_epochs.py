@@ -94,7 +94,11 @@ class CoordinatorEpochs:
             error = failure_of(reply)
             # Do not retry here: the shard (shard.py) is opened again after 50 ms and then requests its epoch anew.
             if error is not None or isinstance(reply, Lost):
-                logger.info("cannot get epochs for the coordinators of %s yet: %s", name, error)
+                logger.info(
+                    "cannot get leader epochs from the controller for coordinators of %s, trying again in 50 ms: %s",
+                    name,
+                    error,
+                )
                 return
             epochs = dict(zip(keys, reply.epochs, strict=True))
             for key in still:

@@ -357,7 +357,12 @@ class CoordinatorLog(Generic[C]):
         try:
             start = self.owned.log.retention.advance_start(offset)
         except (KafkaError, OSError) as error:
-            logger.warning("cannot delete records of %s-%d below %d: %s", *self.owned.key, offset, error)
+            logger.warning(
+                "cannot delete records of %s-%d below offset %d, which no load needs; they stay for now: %s",
+                *self.owned.key,
+                offset,
+                error,
+            )
             return self.owned.log.state.start_offset
         self.owned.after_start_moved()
         return start

@@ -85,7 +85,7 @@ class CoordinatorReplay:
             # A coordinator with half a state would commit offsets and decide transactions wrongly. So check
             # the CRC of every batch.
             if end < position + HEADER_BYTES or crc32c(view[position + CRC_FROM : end]) != crc:
-                raise Corrupt(f"the batch at offset {base_offset} is damaged")
+                raise Corrupt(f"the batch at offset {base_offset} has a wrong length or CRC")
             if attributes & CONTROL:
                 self._end_transaction(view[position:end], attributes, producer_id)
             else:
@@ -112,7 +112,7 @@ class CoordinatorReplay:
                 yield (position - reported) // _BYTES_PER_COST
                 reported = position
         if not position:
-            raise Corrupt(f"no batch at offset {self.next_offset}")
+            raise Corrupt(f"the log has no complete batch at offset {self.next_offset}")
         yield (position - reported) // _BYTES_PER_COST
 
     def _add_one(self, raw: bytes, base_offset: int) -> None:

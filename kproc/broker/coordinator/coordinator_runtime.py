@@ -312,7 +312,11 @@ class CoordinatorRuntime:
                     # broker's log file.
                     shard.state, shard.try_at_ms = ShardState.FAILED, now_ms + _OFFLINE_MS
                 else:
-                    logger.info("the coordinator of %s-%d is not opened: %s", *key, error)
+                    logger.info(
+                        "cannot open the coordinator of %s-%d; the next request to it tries again: %s",
+                        *key,
+                        error,
+                    )
                     shard.state = None
             shard.is_settled = bool(shard.waiting)
         self._update(shard)

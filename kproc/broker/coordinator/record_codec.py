@@ -89,11 +89,13 @@ class RecordCodec(Generic[T, V]):
             (version,) = INT16.unpack_from(value)
             # KIP-915 keeps newer values readable by adding only tagged fields, so a higher version is another layout.
             if version != _VERSION:
-                raise ProtocolError(f"the value has version {version}, but only {_VERSION} is known")
+                raise ProtocolError(
+                    f"the record's value has version {version}, but only version {_VERSION} is known"
+                )
             fields, _position = reader(value, INT16.size)
             return record_key, self._value_of(record_type, fields)
         except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
-            raise Corrupt(f"record of a group: {error}") from error
+            raise Corrupt(f"cannot decode a record of a group: {error}") from error
 
     def _read_key(self, record_type: T, key: bytes) -> RecordKey:
         group_id, position = read_string(key, INT16.size)
@@ -101,15 +103,15 @@ class RecordCodec(Generic[T, V]):
         if record_type in self._named:
             name, position = read_string(key, position)
         if group_id is None or name is None:
-            raise ProtocolError("a name in the key is null")
+            raise ProtocolError("the group id, member id or other name in the record's key is null")
         if position != len(key):
-            raise ProtocolError(f"{len(key) - position} surplus bytes at the end of the key")
+            raise ProtocolError(f"{len(key) - position} surplus bytes at the end of the record's key")
         return RecordKey(record_type, group_id, name)
 
 
 def _no_such_name(path: str, name: str) -> None:
     """Reject a name that the schema at `path` (record type, or a struct in it) does not have: a bug of the caller."""
-    raise ValueError(f"record {path} has no field {name}")
+    raise ValueError(f"cannot encode {path}: its schema has no field {name}")
 
 
 # ---- parts of schemas --------------------------------------------------------------------------------------

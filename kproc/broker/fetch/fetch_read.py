@@ -94,7 +94,13 @@ def read_partition(
         return failed_read(error.code)
     except (Corrupt, OSError) as error:
         # Only this partition is damaged. The other partitions of the request are read.
-        logger.error("cannot read %s-%d at %d: %s", topic.name, partition.index, request.fetch_offset, error)
+        logger.error(
+            "cannot read %s-%d at offset %d, answering Fetch with KAFKA_STORAGE_ERROR: %s",
+            topic.name,
+            partition.index,
+            request.fetch_offset,
+            error,
+        )
         return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
     return PartitionRead(
         0,

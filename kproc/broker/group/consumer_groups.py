@@ -268,7 +268,12 @@ class ConsumerGroups:
             self._append_conversion(records, lambda _number: None)
         except KafkaError as error:
             # The group remains a consumer group. The next member that leaves causes another attempt.
-            logger.warning("group %s: did not become a classic group: %s", group_id, error.code.name)
+            logger.warning(
+                "group %s: cannot write its conversion to a classic group; it stays a consumer group until the next "
+                "member leaves: %s",
+                group_id,
+                error.code.name,
+            )
             # The epoch did not rise when the last member of the consumer protocol left. Raise it now, so that the
             # others get the partitions of that member.
             with suppress(KafkaError):
@@ -318,7 +323,8 @@ class ConsumerGroups:
         except KafkaError as error:
             if count:
                 raise RuntimeError(
-                    f"{count} of {len(records)} records of a conversion were appended"
+                    f"{count} of {len(records)} records of a group's conversion to another protocol were appended; "
+                    "the coordinator is loaded again from its log"
                 ) from error
             raise
 

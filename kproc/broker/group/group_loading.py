@@ -69,7 +69,10 @@ class GroupLoading:
         if isinstance(decoded, UnknownGroupRecord):
             if decoded.key_type not in self._unknown_types:
                 self._unknown_types.add(decoded.key_type)
-                logger.warning("group records of the unknown key type %d are skipped", decoded.key_type)
+                logger.warning(
+                    "skipping records of __consumer_offsets with the unknown key type %d, as a newer Kafka writes them",
+                    decoded.key_type,
+                )
             return
         key_of, content = decoded
         if isinstance(key_of, OffsetKey):
@@ -103,7 +106,7 @@ class GroupLoading:
             yield _BUILD_COST + self._offsets.count(group_id)
         if count:
             logger.warning(
-                "%d committed offsets have unknown topic ids, as in files of another broker: they count for the topics "
-                "of the same names",
+                "%d committed offsets have unknown topic ids, as after a copy of another cluster's files: using them "
+                "for this cluster's topics of the same names",
                 count,
             )

@@ -109,7 +109,7 @@ def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata,
     if assignment.user_data:
         raise _not_upgraded(
             group.group_id,
-            "its assignor adds data of its own; let all members use an assignor of Kafka first",
+            "its assignor adds user data to the assignments; let all members use an assignor of Kafka first",
         )
     return subscription.metadata_of(member), assignment.partitions
 

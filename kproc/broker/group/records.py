@@ -206,7 +206,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
     try:
         # Only a foreign program writes a record without a key, because compaction removes such records.
         if key is None:
-            raise ProtocolError("the record has no key")
+            raise ProtocolError("a record of __consumer_offsets has no key")
         (key_type,) = INT16.unpack_from(key)
         # Kafka before 0.9 wrote keys of version 0. Their layout is the same, and Kafka's decoder accepts both.
         if key_type in (_OFFSET, _LEGACY_OFFSET):
@@ -216,7 +216,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
             return GroupKey(group_id), None if value is None else _read_group_value(group_id, value)
         return UnknownGroupRecord(key_type)
     except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
-        raise Corrupt(f"record of a group: {error}") from error
+        raise Corrupt(f"cannot decode a record of __consumer_offsets: {error}") from error
 
 
 def _read_offset_key(key: bytes) -> OffsetKey:
@@ -231,7 +231,9 @@ def _read_names(names: bytes) -> tuple[str, str]:
     group_id, position = _string(read_string, names, INT16.size)
     topic, position = _string(read_string, names, position)
     if position != len(names):
-        raise ProtocolError(f"{len(names) - position} unexpected bytes between topic and partition")
+        raise ProtocolError(
+            f"{len(names) - position} unexpected bytes between topic and partition in the key of a committed offset"
+        )
     return group_id, topic
 
 
@@ -277,7 +279,9 @@ def _read_topic_id(value: bytes, position: int) -> bytes:
         position += size
         # KIP-482 lets a reader skip tagged fields that it does not know. A known one with another size is damage.
         if len(data) < size or (tag == _TOPIC_ID_TAG and size != len(ZERO_UUID)):
-            raise ProtocolError(f"tagged field {tag} has an invalid length of {size} bytes")
+            raise ProtocolError(
+                f"tagged field {tag} in the value of a committed offset has a wrong length of {size} bytes"
+            )
         if tag == _TOPIC_ID_TAG:
             topic_id = data
     return topic_id
@@ -347,7 +351,9 @@ def _value_version(value: bytes) -> int:
     # KIP-915 lets Kafka read a newer flexible value and skip its fields. Rejecting it here is safe: the coordinator
     # does not load half a state.
     if not 0 <= version <= _VALUE_VERSION_MAX:
-        raise ProtocolError(f"the value has version {version}, the newest known one is {_VALUE_VERSION_MAX}")
+        raise ProtocolError(
+            f"the record's value has version {version}, but the newest known version is {_VALUE_VERSION_MAX}"
+        )
     return version
 
 
@@ -359,7 +365,7 @@ def _string(read: ReadString, data: bytes, position: int) -> tuple[str, int]:
     """Read a string that must not be null."""
     text, position = read(data, position)
     if text is None:
-        raise ProtocolError("a string field that must not be null is null")
+        raise ProtocolError("a string of the record is null, but its field is not nullable")
     return text, position
 
 
@@ -371,7 +377,9 @@ def _read_length(data: bytes, position: int, version: int) -> tuple[int, int]:
         position += INT32.size
     # Check a length before it is used: a slice beyond the end would silently be shorter.
     if not 0 <= length <= len(data) - position:
-        raise ProtocolError(f"a field has length {length}, but {len(data) - position} bytes remain")
+        raise ProtocolError(
+            f"a field of the value has a length of {length} bytes, but {len(data) - position} bytes remain"
+        )
     return length, position
 
 

@@ -74,7 +74,9 @@ class CompactionCalls:
         # While the cleaner read the log, the partition got another owner or its topic was deleted. Only the
         # owner renames segments, because it has them open.
         if owned is None or owned.log.state.topic_id != body.topic_id:
-            raise SwapRefused("its owner does not have the partition open")
+            raise SwapRefused(
+                "this Handler does not have the partition's log open: another Handler owns it, or the topic was deleted"
+            )
         owned.log.compaction.swap_segments(body.old, body.new)
         return Swapped((self._now_ns() - started_ns) // 1000)
 
@@ -83,7 +85,7 @@ class CompactionCalls:
         partition = image.partition(body.topic, body.partition)
         # Compare the ids, because a new topic of the same name can exist by now, and its log is another one.
         if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
-            raise SwapRefused("the topic was deleted")
+            raise SwapRefused("the partition's topic was deleted")
         log = self._partitions.get(body.topic, partition).log
         return CompactionPrepared(
             LogInfo(
@@ -104,5 +106,10 @@ def _try(answer: type[_Answer], body: LogRequest, what: Callable[[], _Answer]) -
         return answer(refused=str(refusal))
     except (OSError, Corrupt) as error:
         # Reject only this call. The cleaner tries the log again later.
-        logger.error("compaction of %s-%d failed: %s", body.topic, body.partition, error)
+        logger.error(
+            "a step of the compaction of %s-%d failed, the cleaner tries again later: %s",
+            body.topic,
+            body.partition,
+            error,
+        )
         return answer(refused=str(error))

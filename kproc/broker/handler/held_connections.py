@@ -325,9 +325,11 @@ class HeldConnections:
             connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
             if self._services.clients.refusals.has_room(self._services.clock.host_ns()):
                 logger.warning(
-                    "closing connection %d: its waiting requests take %d bytes, and those of all clients too many",
+                    "closing connection %d: its parked requests have %d bytes, and those of all connections exceed %d "
+                    "bytes",
                     connection_id,
                     each.parked_bytes,
+                    _PARKED_BYTES_MAX,
                 )
             if each.divided is not None:
                 each.divided.close()

@@ -45,7 +45,8 @@ class LeaderEpochRaises:
     def request(self, key: PartitionKey, topic_id: bytes, epoch: int) -> None:
         """Request that the controller raises a partition's leader epoch to at least `epoch`."""
         logger.warning(
-            "%s-%d has records of leader epoch %d: raising the partition's epoch to %d",
+            "%s-%d has records of leader epoch %d, which the metadata do not know yet: requesting epoch %d from the "
+            "controller",
             *key,
             epoch - 1,
             epoch,
@@ -73,7 +74,7 @@ class LeaderEpochRaises:
             error = failure_of(reply)
             # Keep the request, so that the next tick sends it again.
             if error is not None:
-                logger.info("cannot raise the leader epoch of %s-%d yet: %s", *key, error)
+                logger.info("cannot raise the leader epoch of %s-%d, trying again: %s", *key, error)
 
         body = LeaderEpochsRequest(wanted.topic_id, [key[1]], at_least=[wanted.epoch])
         self._ask_controller(LEADER_EPOCHS, body, on_reply)

@@ -79,7 +79,7 @@ class LogOpener:
             # A crash prevented the rename that deletes this directory, or a power loss undid it. Its records
             # are to be deleted.
             if problem.topic_id in self._image().unfinished_deletions:
-                logger.warning("removing %s: its topic was deleted", directory)
+                logger.warning("removing %s, which a crash has left: its topic was deleted", directory)
                 rename_for_deletion(self._fs, directory)
             else:
                 set_aside(self._fs, directory, str(problem))

@@ -142,7 +142,10 @@ class Logins:
         if login.is_again and not login.mechanism and key != _HANDSHAKE:
             self.discard_login(request.connection_id)
             self._count(SLOT["sessions_killed"])
-            logger.debug("closing connection %d: its session is over", request.connection_id)
+            logger.debug(
+                "closing connection %d: its SASL session has expired and the client has not logged in again",
+                request.connection_id,
+            )
             request.close()
             return
         if key not in (_API_VERSIONS, _HANDSHAKE, _AUTHENTICATE):

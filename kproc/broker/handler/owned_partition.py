@@ -137,7 +137,8 @@ class OwnedPartition:
             self.publish()
         except Exception as error:
             raise FatalError(
-                f"cannot publish the row of partition {self.key} after an append: {error!r}"
+                f"cannot publish the partition table's row of {self.key[0]}-{self.key[1]} after an append, so this "
+                f"Handler ends: {error!r}"
             ) from error
         if self._log_state.unconfirmed:
             self._unsynced[self] = None

@@ -117,4 +117,7 @@ class SentClaim:
             # End the role, because a contained exception would leave the partition's requests waiting for ever. The
             # successor claims the partition again.
             except Exception as error:
-                raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error
+                raise FatalError(
+                    f"the transfer of {arrival.key[0]}-{arrival.key[1]} to this Handler ended half way, so its "
+                    f"successor claims the partition again: {error!r}"
+                ) from error

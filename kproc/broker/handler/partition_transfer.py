@@ -405,7 +405,10 @@ class PartitionTransfer:
             # Do not fail the Handler. At its first use the log is opened from its files, which reports the damage to
             # the client.
             logger.error(
-                "cannot open %s-%d from its transferred state: %s", topic.name, partition.index, error
+                "cannot open %s-%d from its transferred state, so its next use opens it from its files: %s",
+                topic.name,
+                partition.index,
+                error,
             )
 
     def _reopen(self, key: PartitionKey) -> None:
@@ -443,7 +446,10 @@ class PartitionTransfer:
         for key in list(self._retired):
             self._reopen(key)
         if self._arrivals:
-            raise OSError(f"{len(self._arrivals)} partitions were still being transferred to this Handler")
+            raise OSError(
+                f"{len(self._arrivals)} partitions were still being transferred to this Handler, which cannot close "
+                "their logs"
+            )
 
 
 def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:

@@ -199,7 +199,11 @@ class Partitions:
                     "cannot open partition %s-%d now, the next request tries again: %s", key[0], key[1], error
                 )
             else:
-                logger.error("partition %s-%d is offline until the next start: %s", key[0], key[1], error)
+                logger.error(
+                    "cannot open partition %s-%d, so it is offline until the broker's next start: %s",
+                    *key,
+                    error,
+                )
                 self._damaged[key] = str(error)
                 self.offline = {**self.offline, key: str(error)}
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -289,7 +293,11 @@ class Partitions:
             state = log.export_state() if is_ours and not log.state.can_reopen else None
         except (StorageFailure, Corrupt) as error:
             # Without the state, the next owner opens the log from its files and recovers it.
-            logger.error("cannot transfer %s-%d with its state: %s", *key, error)
+            logger.error(
+                "cannot export the state of %s-%d for its transfer, so the next owner opens it from its files: %s",
+                *key,
+                error,
+            )
             state = None
         owned.publish()
         log.close(clean=False)

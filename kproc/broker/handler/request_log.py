@@ -125,7 +125,11 @@ class RequestLog:
             # The disk may be full. Requests go on without their lines, and only the first failure is logged.
             self._failures += 1
             if self._failures == 1:
-                logger.error("the request log cannot be written, lines are lost: %s", error)
+                logger.error(
+                    "cannot write the request log %s; its lines are lost until a write succeeds: %s",
+                    self._path,
+                    error,
+                )
 
     def close(self) -> None:
         self.flush()
@@ -325,5 +329,5 @@ def open_request_log(
         )
     except OSError as error:
         # The directory may be missing or not writable. The Handler runs without a request log then.
-        logger.error("the request log cannot be opened, so this Handler has none: %s", error)
+        logger.error("cannot open the request log, so this Handler writes none: %s", error)
         return None

@@ -99,7 +99,7 @@ def _error_before_acks(version: int, records: memoryview | None) -> int:
 @api(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
 def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
     """Register the API and its versions. Never called: the Handler passes Produce requests to its RecordRouter."""
-    raise AssertionError("Produce is handled by RecordRouter")
+    raise AssertionError("handle_produce was called, but the RecordRouter handles Produce")
 
 
 class Destination(NamedTuple):

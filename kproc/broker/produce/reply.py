@@ -378,7 +378,11 @@ def finish_unanswered(context: RequestContext, code: int) -> None:
     if code:
         services = context.services
         if services.clients.refusals.has_room(services.clock.host_ns()):
-            logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
+            logger.info(
+                "closing connection %d: its Produce has no response and failed with %s",
+                context.connection_id,
+                ErrorCode(code).name,
+            )
         context.close()
     else:
         context.no_op()

@@ -50,7 +50,12 @@ def _error_fields(context: RequestContext, api: Api, error: KafkaError) -> dict[
         return api.error_response(context.decoded, int(error.code), error.message)
     services = context.services
     if services.clients.refusals.has_room(services.clock.host_ns()):
-        logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(error.code).name)
+        logger.warning(
+            "closing connection %d: %s failed with %s, and its response has no field for an error",
+            context.connection_id,
+            api.key.name,
+            ErrorCode(error.code).name,
+        )
     context.close()
     return None
 

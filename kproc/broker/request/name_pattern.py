@@ -64,8 +64,8 @@ class NamePattern:
             if number % _NAMES_PER_CHECK == 0 and thread_time() > end_s:
                 raise KafkaError(
                     ErrorCode.INVALID_REGULAR_EXPRESSION,
-                    f"The pattern is too complex for the names here: {number + 1} names took "
-                    f"{_SELECTION_SECONDS_MAX * 1000:.0f} ms. Use a simpler one",
+                    f"The pattern is too complex: to match {number + 1} names took more than "
+                    f"{_SELECTION_SECONDS_MAX * 1000:.0f} ms of CPU time. Use a simpler one",
                 )
         return selected
 

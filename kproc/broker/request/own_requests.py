@@ -49,7 +49,9 @@ def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
         )
     try:
         if len(body) > _PRIVATE_BYTES_MAX:
-            raise InvalidOperation(f"body of {len(body)} bytes exceeds the limit of {_PRIVATE_BYTES_MAX}")
+            raise InvalidOperation(
+                f"its body has {len(body)} bytes; at most {_PRIVATE_BYTES_MAX} bytes are allowed"
+            )
         operation = decode_operation(body)
     except InvalidOperation as error:
         request.count_error(ErrorCode.INVALID_REQUEST)

@@ -401,7 +401,7 @@ class StreamsGroup:
                 self._update_target(now_ms)
         except KafkaError as error:
             logger.warning(
-                "group %s: removed members or the new assignment were not written, trying again: %s",
+                "group %s: the removal of expired members or the new assignment was not written, trying again: %s",
                 self.group_id,
                 error.code.name,
             )

@@ -69,7 +69,10 @@ class TransactionExpiry:
             if current is not None and (
                 wall_ms > current.ends_at_ms or now_ms - ongoing[name] > current.timeout_ms
             ):
-                logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
+                logger.info(
+                    "aborting the transaction of transactional id %s: its timeout has expired",
+                    short_name(name),
+                )
                 self._coordinator.fence(
                     entry, partial(_log_error, "abort of a transaction after its timeout")
                 )

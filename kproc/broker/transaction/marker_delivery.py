@@ -140,7 +140,8 @@ class MarkerDelivery:
             # administrator has ended it in the partition. If neither has, the next coordinator that loads this log
             # sends the markers again.
             logger.error(
-                "%s-%d rejects the marker of the transactional id %s: %s",
+                "%s-%d rejects the marker of the transactional id %s, so only the next load of the coordinator sends "
+                "it again: %s",
                 *key,
                 short_name(entry.name),
                 ErrorCode(code).name,

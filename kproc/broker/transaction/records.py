@@ -125,22 +125,22 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Transact
     try:
         # Only a foreign program writes a record without a key, because compaction removes such records.
         if key is None:
-            raise ProtocolError("the record has no key")
+            raise ProtocolError("a record of __transaction_state has no key")
         (version,) = INT16.unpack_from(key)
         if version != _KEY_VERSION:
             raise UnknownKey(f"its key has the unknown version {version}")
         name, _ = read_string(key, INT16.size)
         if name is None:
-            raise ProtocolError("the transactional id in the key is null")
+            raise ProtocolError("the transactional id in the record's key is null")
         return name, None if value is None else _decode_value(value)
     except (ProtocolError, StructError, IndexError, ValueError) as error:
-        raise Corrupt(f"record of a transaction: {error}") from error
+        raise Corrupt(f"cannot decode a record of __transaction_state: {error}") from error
 
 
 def _decode_value(value: bytes) -> Transaction:
     version, producer_id, epoch, timeout_ms, state = _HEAD.unpack_from(value)
     if version not in (PLAIN, FLEXIBLE):
-        raise ProtocolError(f"the value has the unknown version {version}")
+        raise ProtocolError(f"the record's value has the unknown version {version}")
     position = _HEAD.size
     partitions, position = (_read_flexible if version else _read_plain)(value, position)
     updated_ms, started_ms = _TIMES.unpack_from(value, position)
@@ -163,7 +163,9 @@ def _checked(count: int, data: bytes, position: int) -> int:
     """Validate the count of an array whose elements have at least one byte each. Return 0 for null."""
     # Without this check a damaged count would cause up to 2^31 iterations.
     if count > len(data) - position or count < -1:
-        raise ProtocolError(f"an array claims {count} entries, but {len(data) - position} bytes remain")
+        raise ProtocolError(
+            f"an array in the record's value claims {count} entries, but {len(data) - position} bytes remain"
+        )
     return max(count, 0)
 
 
@@ -194,7 +196,7 @@ def _read_flexible(value: bytes, position: int) -> tuple[list[PartitionKey], int
 
 def _keys(topic: str | None, value: bytes, position: int, count: int) -> Iterable[PartitionKey]:
     if topic is None:
-        raise ProtocolError("a topic name in the value is null")
+        raise ProtocolError("a topic name in the record's value is null")
     return [(topic, INT32.unpack_from(value, position + n * INT32.size)[0]) for n in range(count)]
 
 
@@ -210,7 +212,7 @@ def _read_tags(value: bytes, position: int) -> dict[int, int]:
         # The value was cut. A missing next producer id would let a later transaction reuse an exhausted
         # epoch.
         if len(data) < size:
-            raise ProtocolError(f"tagged field {tag} runs past the end of the value")
+            raise ProtocolError(f"tagged field {tag} runs past the end of the record's value")
         if tag in (_PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG):
             tags[tag] = int.from_bytes(data, "big", signed=True)
     return tags

@@ -157,7 +157,8 @@ class ClassicState:
         if code:
             group_id = short_name(self.group_id)
             logger.warning(
-                "group=%s generation=%d: the record of the group was not written: error code %s",
+                "group=%s generation=%d: the record of the group was not written, so requests that wait for it fail: "
+                "error code %s",
                 group_id,
                 self.generation,
                 code,

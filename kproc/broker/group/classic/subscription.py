@@ -34,7 +34,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
         for _ in range(count):
             topic, position = read_string(metadata, position)
             if topic is None:
-                raise ProtocolError("a subscription to a topic without a name")
+                raise ProtocolError("a topic name in a subscription is null")
             topics.append(topic)
     except (StructError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a subscription is too short or not UTF-8: {error}") from error

@@ -100,7 +100,7 @@ _read_assignment: Final[Reader] = reader_of(_ASSIGNMENT)
 
 
 def _no_such_name(path: str, name: str) -> None:
-    raise ValueError(f"{path} has no field {name}")
+    raise ValueError(f"cannot encode {path}: its schema has no field {name}")
 
 
 _write_assignment: Final[Writer] = writer_of(_ASSIGNMENT, _no_such_name)

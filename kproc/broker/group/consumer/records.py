@@ -301,7 +301,9 @@ def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:
         # With different lengths neither list can be trusted. A wrong epoch would fence the member that owns the
         # partition.
         if len(epochs) != len(partitions):
-            raise ProtocolError(f"{len(partitions)} owned partitions have {len(epochs)} epochs")
+            raise ProtocolError(
+                f"a member owns {len(partitions)} partitions of a topic, but its record has {len(epochs)} epochs"
+            )
         owned[each["topic_id"]] = dict(zip(partitions, epochs, strict=True))
     return owned
 

@@ -365,13 +365,16 @@ class ShareGroup:
         expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms)
         try:
             if expired:
-                logger.info("share group %s: %d members' sessions are over", self.group_id, len(expired))
+                logger.info(
+                    "share group %s: removing %d members with expired sessions", self.group_id, len(expired)
+                )
                 self.remove(expired)
             if self.state.members:
                 self._update_target(now_ms)
         except KafkaError as error:
             logger.warning(
-                "share group %s: removed members or the new assignment were not written, trying again: %s",
+                "share group %s: the removal of expired members or the new assignment was not written, trying "
+                "again: %s",
                 self.group_id,
                 error.code.name,
             )

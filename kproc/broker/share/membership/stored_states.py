@@ -159,7 +159,10 @@ class StoredStates:
             group.raise_epoch(2 * epoch)
         except KafkaError as error:
             logger.warning(
-                "share group %s: its new epoch was not written: %s", group.group_id, error.code.name
+                "share group %s: cannot write a higher group epoch, which it needs because a stored state has a higher "
+                "one: %s",
+                group.group_id,
+                error.code.name,
             )
 
     def _on_initialized(
@@ -178,7 +181,7 @@ class StoredStates:
             return
         if first_error:
             logger.warning(
-                "share group %s: states of partitions were not initialized, trying again: %s",
+                "share group %s: the states of some share partitions were not initialized, trying again: %s",
                 group.group_id,
                 ErrorCode(first_error).name,
             )
@@ -187,7 +190,7 @@ class StoredStates:
             group.assign(now_ms)
         except KafkaError as error:
             logger.warning(
-                "share group %s: initialized partitions were not recorded, trying again: %s",
+                "share group %s: the record of its initialized share partitions was not written, trying again: %s",
                 group.group_id,
                 error.code.name,
             )
@@ -267,7 +270,7 @@ class StoredStates:
                     group.set_topics(without_topics(group.state.topics, frozenset(deleted)))
                 except KafkaError as error:
                     logger.warning(
-                        "share group %s: deleted topics were not recorded: %s",
+                        "share group %s: the record without its deleted topics was not written, trying again later: %s",
                         group.group_id,
                         error.code.name,
                     )

@@ -334,7 +334,11 @@ class DeadLetterWriter:
         try:
             log = self._services.owner.partitions.get(partition.topic, image).log
         except (KafkaError, Corrupt, OSError) as error:
-            logger.warning("cannot copy dead letters of %s: %s", partition.name, error)
+            logger.warning(
+                "cannot read the records of share partition %s, so their dead letters have headers only: %s",
+                partition.name,
+                error,
+            )
             return None
         self._originals = partition, _Originals(log)
         return self._originals[1]
@@ -523,7 +527,8 @@ class _Originals:
                 return
             if header.record_count > RECORDS_INSIDE_MAX:
                 raise KafkaError(
-                    ErrorCode.MESSAGE_TOO_LARGE, f"a batch has more than {RECORDS_INSIDE_MAX} records"
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"the batch at offset {header.base_offset} has more than {RECORDS_INSIDE_MAX} records",
                 )
             payload = batch[HEADER_BYTES : header.total_bytes]
             limit = inside_bytes_max(len(payload), self._log.state.config)
@@ -538,4 +543,8 @@ class _Originals:
     def _fail(self, error: Exception) -> None:
         """Give up on the batch. Its other dead letters get headers only, without another warning."""
         self._ahead, self._position = None, -1
-        logger.warning("cannot copy dead letters of %s: %s", self._log.state.directory.name, error)
+        logger.warning(
+            "cannot read a batch of %s, so its remaining dead letters have headers only: %s",
+            self._log.state.directory.name,
+            error,
+        )

@@ -98,7 +98,9 @@ def _walk(log: Log, offset: int, ranges: list[FileRange]) -> Iterator[tuple[Head
         while (segment := segments.get(number)) is not None and segment.path_bytes != part.path:
             number += 1
         if segment is None:
-            raise Corrupt(f"{log.state.directory}: no segment has the file {part.path!r}")
+            raise Corrupt(
+                f"{log.state.directory}: a read returned the file {part.path!r}, which no segment of the log has"
+            )
         position = part.position
         for header in headers_from(segments.warm(segment), position):
             length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES

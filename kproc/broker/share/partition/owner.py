@@ -63,7 +63,7 @@ def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None
         return OPENS_LATER, None
     if isinstance(error, KafkaError):
         return int(error.code), error.message
-    logger.error("cannot read share partition %s: %s", key, error)
+    logger.error("cannot read share partition %s, answering with KAFKA_STORAGE_ERROR: %s", key, error)
     return int(ErrorCode.KAFKA_STORAGE_ERROR), None
 
 

@@ -114,7 +114,7 @@ _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
 
 def _no_such_name(path: str, name: str) -> None:
     """Reject a name that the schema at `path` (record type, or a struct in it) does not have: a bug of the caller."""
-    raise ValueError(f"record {path} has no field {name}")
+    raise ValueError(f"cannot encode {path}: its schema has no field {name}")
 
 
 _READERS: Final[dict[ShareStateRecordType, Reader]] = {
@@ -175,7 +175,7 @@ def decode_share_record(
     """
     try:
         if key is None:
-            raise ProtocolError("the record has no key")
+            raise ProtocolError("a record of __share_group_state has no key")
         (number,) = INT16.unpack_from(key)
         # After a downgrade the log can have records of a newer Kafka. They must not prevent the load.
         if number not in _TYPES:
@@ -187,20 +187,22 @@ def decode_share_record(
         (version,) = INT16.unpack_from(value)
         # The layout of another version is unknown. If the record were skipped, the state would be wrong.
         if version != _VERSION:
-            raise ProtocolError(f"the value has the unknown version {version}")
+            raise ProtocolError(f"the record's value has the unknown version {version}")
         fields, _position = _READERS[record_type](value, INT16.size)
         fields["batches"] = tuple(StateBatch(**each) for each in fields["batches"])
         made = Update(**fields) if record_type is ShareStateRecordType.UPDATE else Snapshot(**fields)
         return share_key, made
     except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
-        raise Corrupt(f"record of a share partition: {error}") from error
+        raise Corrupt(f"cannot decode a record of __share_group_state: {error}") from error
 
 
 def _read_key(key: bytes) -> SharePartitionKey:
     group_id, position = read_string(key, INT16.size)
     if group_id is None:
-        raise ProtocolError("the group id in the key is null")
+        raise ProtocolError("the group id in the record's key is null")
     topic_id, partition = _PLACE.unpack_from(key, position)
     if position + _PLACE.size != len(key):
-        raise ProtocolError(f"{len(key) - position - _PLACE.size} surplus bytes at the end of the key")
+        raise ProtocolError(
+            f"{len(key) - position - _PLACE.size} surplus bytes at the end of the record's key"
+        )
     return SharePartitionKey(group_id, topic_id, partition)

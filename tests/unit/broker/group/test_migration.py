@@ -238,7 +238,7 @@ def test_group_with_data_of_a_custom_assignor_is_not_upgraded(rig: Rig) -> None:
     assert sync(rig, joined, (joined.member_id, assignment)).error_code == ErrorCode.NONE
     rejected = consumer(rig, "n")
     assert rejected.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert "its assignor adds data" in str(rejected.error_message)
+    assert "its assignor adds user data" in str(rejected.error_message)
     assert rig.states() == {"g": "Stable"}
     assert beat(rig, joined) == ErrorCode.NONE
 

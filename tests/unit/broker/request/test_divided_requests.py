@@ -171,7 +171,7 @@ def test_bytes_behind_large_requests_are_bounded(
     answers = processor.answers()
     assert [each.kind for each in answers if each.connection_id == modest] == [SEND, SEND]
     assert CLOSE in [each.kind for each in answers if each.connection_id == greedy]
-    assert caplog.text.count("its waiting requests take") == 1
+    assert caplog.text.count("its parked requests have") == 1
     processor.disconnect(greedy)
     rig.settle()
     assert parked.total == 0

@@ -296,5 +296,5 @@ def test_alter_client_quotas_of_large_entity_is_rejected(start: Start) -> None:
         answers = processor.answers(settles=False)
     entries = answers[0].fields(ApiKey.ALTER_CLIENT_QUOTAS, 0)["entries"]
     assert [each["error_code"] for each in entries] == [int(ErrorCode.INVALID_REQUEST)] * 2
-    assert "5000 parts" in entries[0]["error_message"]
+    assert "5000 components" in entries[0]["error_message"]
     assert max(costs) < STEP_BYTECODES_MAX

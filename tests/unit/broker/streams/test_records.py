@@ -77,5 +77,5 @@ def test_unknown_state_is_read() -> None:
     ],
 )
 def test_damaged_record_is_corrupt(key: bytes, value: bytes | None) -> None:
-    with pytest.raises(Corrupt, match="record of a group"):
+    with pytest.raises(Corrupt, match="cannot decode a record of a group"):
         STREAMS_RECORDS.decode(key, value)

@@ -89,7 +89,7 @@ def test_record_of_partition_metadata_is_ignored() -> None:
     ],
 )
 def test_damaged_record_is_corrupt(key: bytes, value: bytes | None) -> None:
-    with pytest.raises(Corrupt, match="record of a group"):
+    with pytest.raises(Corrupt, match="cannot decode a record of a group"):
         CONSUMER_RECORDS.decode(key, value)
 
 

@@ -41,5 +41,5 @@ def test_bytes_of_the_epochs_are_those_of_kafka() -> None:
     [(b"\0\x0b\0\x05g", None), (b"\0\x0a\0\x01g", None), (b"\0\x0b\0\x01g", b"\0\x01\0\0\0\x07")],
 )
 def test_damaged_record_is_corrupt(key: bytes, value: bytes | None) -> None:
-    with pytest.raises(Corrupt, match="record of a group"):
+    with pytest.raises(Corrupt, match="cannot decode a record of a group"):
         SHARE_RECORDS.decode(key, value)
