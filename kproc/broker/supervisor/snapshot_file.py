@@ -1,8 +1,8 @@
 """The file of a snapshot: the directories and files of a broker's state, packed into one file (snapshots.py).
 
 Creating files and directories takes most of the time of a copy. Therefore a snapshot is one packed file instead of
-hundreds, and a restore overwrites existing files. The packed file has the contents of all files one after the other,
-then an index in JSON, then the length of the index (8 bytes).
+hundreds, and a restore overwrites existing files, also those of spare directories (spare_directories.py). The packed
+file has the contents of all files one after the other, then an index in JSON, then the length of the index (8 bytes).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterable
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from kproc.broker.supervisor.spare_directories import SpareDirectories, delete_entry
 
 _LENGTH: Final = struct.Struct("<Q")
 # Errors of copy_file_range(2) on file systems that do not support it.
@@ -107,18 +108,16 @@ def _restore_attributes(fd: int, attributes: dict[str, bytes]) -> None:
             os.setxattr(fd, name, value)
 
 
-def unpack(packed: Path, target: Path, replaced: Iterable[str]) -> None:
-    """Unpack a file into the directory `target`. Delete entries of `replaced` that the packed file does not have."""
+def unpack(packed: Path, target: Path, replaced: Iterable[str], spare: SpareDirectories) -> None:
+    """Unpack a file into the directory `target`. Remove entries of `replaced` that the packed file does not have."""
     reader = os.open(packed, _READ)
     try:
         index = _read_index(reader)
         kept = {each.name or each.files[0].name for each in index}
-        for name in replaced:
-            if name not in kept:
-                _delete(target / name)
+        spare.keep_or_delete([target / name for name in replaced if name not in kept])
         # Unpack in the order of the index, because the contents are read one after the other.
         for directory in index:
-            _unpack_directory(reader, directory, target / directory.name)
+            _unpack_directory(reader, directory, target / directory.name, spare)
     finally:
         os.close(reader)
 
@@ -129,14 +128,14 @@ def _read_index(reader: int) -> list[_PackedDirectory]:
     return _decode_index(os.pread(reader, length, end - length))
 
 
-def _unpack_directory(reader: int, directory: _PackedDirectory, path: Path) -> None:
+def _unpack_directory(reader: int, directory: _PackedDirectory, path: Path, spare: SpareDirectories) -> None:
     if directory.name:
-        with contextlib.suppress(FileExistsError):
+        if not os.path.lexists(path) and not spare.move_to(path, directory.mode):
             path.mkdir(directory.mode)
         names = {each.name for each in directory.files}
         for name in os.listdir(path):
             if name not in names:
-                _delete(path / name)
+                delete_entry(path / name)
     fd = os.open(path, _READ | os.O_DIRECTORY)
     try:
         for each in directory.files:
@@ -161,18 +160,13 @@ def _unpack_file(reader: int, packed: _PackedFile, directory: int) -> None:
             # Truncate only after the copy, because ext4 writes a file to the disk at close() if it was truncated to 0
             # (auto_da_alloc), which is slow.
             os.ftruncate(writer, packed.size)
+        if info.st_mode & 0o777 != packed.mode:
+            os.fchmod(writer, packed.mode)
         _restore_attributes(writer, packed.attributes)
         # Restore the modification time, which retention uses for logs without timestamps.
         os.utime(writer, ns=packed.times_ns)
     finally:
         os.close(writer)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
 
 
 def _copy_bytes(reader: int, writer: int, size: int) -> int:

@@ -6,6 +6,7 @@ marker of a clean stop, because no role has closed its files.
 
 log.dirs/
     .kproc-snapshots/N    a complete snapshot, one file (snapshot_file.py)
+    .kproc-snapshots/spare  directories that the last restores have replaced (spare_directories.py)
     .kproc-restore-part   a link to the snapshot to return to: a start deletes it, and the former state stays
     .kproc-restore        the same link: each start unpacks it and then deletes it
 
@@ -36,6 +37,7 @@ from kproc.broker.storage.checkpoints import (
 )
 from kproc.broker.storage.format import DELETE_DIRECTORY_SUFFIX, is_state_directory_name
 from kproc.broker.supervisor.snapshot_file import pack, unpack
+from kproc.broker.supervisor.spare_directories import SpareDirectories
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ _PART, _RESTORE = ".kproc-restore-part", ".kproc-restore"
 # file can have a temporary one.
 _STATE_FILES: Final = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_OFFSET_FILE)
 _PART_SUFFIX: Final = ".part"
+_SPARE: Final = "spare"
 _MODE: Final = 0o700
 # Errors of link(2) on file systems without hard links, or if the file has too many links (EMLINK).
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
@@ -97,7 +100,7 @@ class Snapshots:
     def create(self) -> str:
         """Create a snapshot of the broker's state and return its name. Raises SnapshotFailed if SNAPSHOTS_MAX exist."""
         self._path.mkdir(_MODE, exist_ok=True)
-        if len(os.listdir(self._path)) >= SNAPSHOTS_MAX:
+        if len({*os.listdir(self._path)} - {_SPARE}) >= SNAPSHOTS_MAX:
             raise SnapshotFailed(f"{SNAPSHOTS_MAX} snapshots exist already, which is the limit: delete some")
         # Use a random name, so that a client's name from an earlier start of the broker never fits a new snapshot.
         name = secrets.token_hex(8)
@@ -152,14 +155,15 @@ def complete_restore(data: Path) -> bool:
     # Remove the marker of a clean stop: a broker that gets SIGTERM after it has prepared a restore stops cleanly, but
     # the restored logs need a recovery.
     (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
-    unpack(restore, data, _state_names(data))
+    (data / SNAPSHOTS_DIRECTORY).mkdir(_MODE, exist_ok=True)
+    unpack(restore, data, _state_names(data), SpareDirectories(data / SNAPSHOTS_DIRECTORY / _SPARE))
     # Remove the link last, so that a broker that is killed while it unpacks begins again at its next start.
     restore.unlink()
     return True
 
 
 def remove_snapshots(data: Path) -> None:
-    """Remove all snapshots, because their broker has stopped."""
+    """Remove all snapshots and spare directories, because their broker has stopped."""
     shutil.rmtree(data / SNAPSHOTS_DIRECTORY, ignore_errors=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,37 @@ def test_failed_restore_keeps_no_partial_copy(data: Path, monkeypatch: pytest.Mo
     assert request(data, "restore", name) == {"begun": 1}
 
 
+@contextlib.contextmanager
+def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Raise KeyboardInterrupt at the file operation after the first `operations` ones."""
+    left = operations
+
+    def limited(operation: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            return operation(*arguments, **options)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for owner, operation in (
+            (os, "open"),
+            (os, "link"),
+            (os, "listdir"),
+            (os, "copy_file_range"),
+            (os, "ftruncate"),
+            (os, "utime"),
+            (snapshots.shutil, "rmtree"),
+        ):
+            patch.setattr(owner, operation, limited(getattr(owner, operation)))
+        for operation in ("mkdir", "rename", "chmod", "unlink"):
+            patch.setattr(Path, operation, limited(getattr(Path, operation)))
+        yield
+
+
 def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail each file operation of a restore in turn. The next start finds the former state or the new one."""
     former = contents(data)
@@ -122,37 +154,11 @@ def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytes
     restored = {key: value for key, value in former.items() if "delete" not in key}
     outcomes = []
     for survived in range(100):
-        left = survived
-
-        def limited(operation: Any) -> Any:
-            def run(*arguments: Any, **options: Any) -> Any:
-                nonlocal left
-                if left == 0:
-                    raise KeyboardInterrupt
-                left -= 1
-                return operation(*arguments, **options)
-
-            return run
-
-        with monkeypatch.context() as patch:
-            for owner, operation in (
-                (os, "open"),
-                (os, "link"),
-                (os, "listdir"),
-                (os, "copy_file_range"),
-                (os, "ftruncate"),
-                (os, "utime"),
-                (snapshots.shutil, "rmtree"),
-            ):
-                patch.setattr(owner, operation, limited(getattr(owner, operation)))
-            for operation in ("mkdir", "rename", "unlink"):
-                patch.setattr(Path, operation, limited(getattr(Path, operation)))
-            try:
-                request(data, "restore", name)
-                complete_restore(data)
-                is_complete = True
-            except KeyboardInterrupt:
-                is_complete = False
+        is_complete = False
+        with contextlib.suppress(KeyboardInterrupt), killed_after(survived, monkeypatch):
+            request(data, "restore", name)
+            complete_restore(data)
+            is_complete = True
         complete_restore(data)
         found = contents(data)
         assert found in (later, restored), survived
@@ -165,6 +171,39 @@ def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytes
     assert is_complete
     assert outcomes == sorted(outcomes)  # Once the copy is complete, a kill cannot undo the restore.
     assert set(outcomes) == {True, False}
+
+
+def test_restore_after_reset_reuses_files_if_killed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill each restore after a reset at a later file operation. The next start completes it."""
+    restored = {key: value for key, value in contents(data).items() if "delete" not in key}
+    name = request(data, "snapshot")["snapshot"]
+    is_complete = False
+    for survived in range(100):
+        request(data, "restore")
+        complete_restore(data)
+        assert not (data / "t-0").exists()
+        # Topics of the next test, one of which has the name of a spare directory.
+        for topic in ("t-0", "u-0", "v-0")[survived % 2 :]:
+            (data / topic).mkdir()
+            (data / topic / "00.log").write_bytes(topic.encode() * 5000)
+        (data / "u-0" / "00.index").write_bytes(b"other")
+        request(data, "restore", name)
+        with contextlib.suppress(KeyboardInterrupt), killed_after(survived, monkeypatch):
+            complete_restore(data)
+            is_complete = True
+        if not is_complete:
+            assert complete_restore(data)
+        assert contents(data) == restored, survived
+        if is_complete:
+            break
+    assert is_complete
+    request(data, "restore")
+    complete_restore(data)
+    spare = data / ".kproc-snapshots" / "spare"
+    assert (data / ".kproc-snapshots" / name).exists()
+    assert {path.name for path in spare.iterdir()} >= {"t-0"}
+    remove_snapshots(data)
+    assert not spare.exists()
 
 
 def test_failed_copy_is_reported_and_leaves_nothing(data: Path) -> None:
@@ -193,6 +232,8 @@ def test_deleted_and_removed_snapshots_are_gone(data: Path) -> None:
 
 def test_number_of_snapshots_is_limited(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "SNAPSHOTS_MAX", 1)
+    assert request(data, "restore") == {"begun": 1}
+    complete_restore(data)  # Spare directories do not count.
     request(data, "snapshot")
     assert "1 snapshots exist already" in request(data, "snapshot")["error"]
 
