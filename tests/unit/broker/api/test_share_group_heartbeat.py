@@ -29,7 +29,10 @@ REQUEST: dict[str, Any] = {
         ({"member_epoch": -2}, "MemberEpoch is invalid."),
         ({"subscribed_topic_names": None}, "SubscribedTopicNames must be set in first request."),
         ({"subscribed_topic_names": []}, "SubscribedTopicNames must be set in first request."),
-        ({"subscribed_topic_names": ["é" * 25_000] * 21}, "SubscribedTopicNames have 1050000 bytes"),
+        (
+            {"subscribed_topic_names": ["é" * 25_000] * 21},
+            "The names in SubscribedTopicNames have 1050000 bytes",
+        ),
     ],
 )
 def test_invalid_request_is_rejected(change: dict[str, Any], message: str) -> None:
