@@ -79,7 +79,7 @@ class _Listener(logging.Handler):
         run = self._run
         if run.world.story is not None:
             run.world.tell(f"log {record.levelname}", record.getMessage())
-        if "cannot send a fetched range" in record.msg:
+        if "cannot send fetched records" in record.msg:
             run.world.disturb()  # The segment was deleted meanwhile: the connection ends.
         if "dead letters of share partition" in record.msg and run.disk_faults:
             _count, name, first, last, *_ = record.args or ()

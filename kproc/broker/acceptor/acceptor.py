@@ -346,7 +346,7 @@ class Acceptor(Role):
         if error.errno in _OUT_OF_FDS:
             self._on_no_descriptors(error, now_ns)
             return False
-        logger.info("a connection was gone before it was accepted: %s", error)
+        logger.info("a client closed its connection before it was accepted: %s", error)
         self.quotas.cancel_admission(now_ns)
         return True
 

@@ -203,9 +203,11 @@ def validate(rule: FaultRule) -> None:
     elif rule.error and rule.action not in DISK_ACTIONS:
         raise InvalidRule(f"an error code is only for the action fail, not for {rule.action}")
     if rule.action not in _WITH_TIME and rule.ms:
-        raise InvalidRule(f"a time is only for the actions {', '.join(_WITH_TIME)}, not for {rule.action}")
+        raise InvalidRule(
+            f"a time in ms is only for the actions {', '.join(_WITH_TIME)}, not for {rule.action}"
+        )
     if rule.action in _WITH_TIME and not 1 <= rule.ms <= _MS_MAX:
-        raise InvalidRule(f"{rule.action} takes 1 to {_MS_MAX:,} ms, not {rule.ms}")
+        raise InvalidRule(f"{rule.action} needs a time of 1 to {_MS_MAX:,} ms, not {rule.ms}")
     if (rule.action == "advertise") != bool(rule.ranges):
         raise InvalidRule(
             "ranges of API versions are only for the action advertise, which needs at least one"

@@ -307,7 +307,7 @@ class ResponseWriter:
                 connection.ready += decode_parts(memoryview(body), open_range)
             except (StaleFile, OSError, EOFError) as error:
                 # The segment is gone or shorter than the answer says. Close, because half an answer must not be sent.
-                logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
+                logger.warning("closing connection %d: cannot send fetched records: %s", connection.id, error)
                 connection.state = CLOSING
         elif kind == CLOSE:
             if body:

@@ -73,8 +73,9 @@ class UnsentAnswers:
             self._state.counts[SLOT["slow_readers_closed"]] += 1
             if self._state.refusals.has_room(self._state.now_ns):
                 logger.warning(
-                    "closing connection %s: %s, and they take too much memory",
+                    "closing connection %s: %s, and all such connections together hold more than %d bytes",
                     connection_name(victim),
                     reason,
+                    size_max,
                 )
             self._table.close(victim, reason)

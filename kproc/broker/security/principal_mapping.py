@@ -109,7 +109,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
             parts += [number if number <= pattern.groups else f"${number}", digits[length:]]
         elif name:
             if name not in pattern.groupindex:
-                raise ValueError(f"{text!r}: the pattern has no group {name}")
+                raise ValueError(f"{text!r}: the pattern has no group named {name}")
             parts.append(pattern.groupindex[name])
         else:
             # Java's Matcher.replaceAll() rejects a lone $ or backslash, too.

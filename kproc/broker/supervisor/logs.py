@@ -144,7 +144,9 @@ def configure(level: int) -> None:
 def set_levels(levels: log_levels.Levels) -> None:
     """Set log levels in this process and in those that it forks from now on. Log the change itself."""
     for name, level in levels.items():
-        logger.warning("log level of %s: %s", name, "as the logger above it" if level is None else level)
+        logger.warning(
+            "log level of %s: %s", name, "inherited from its parent logger" if level is None else level
+        )
     log_levels.apply(levels)
 
 

@@ -300,7 +300,9 @@ class ScaleSteps:
             return all(role.child is None or (not role.users and role.is_drained) for role in leaving)
 
         if not (yield from self._wait(is_free, _LEAVE_NS)):
-            logger.warning("closing Handlers although some of their requests were not finished in time")
+            logger.warning(
+                "closing Handlers, although they have unfinished requests or Processors still use them"
+            )
         yield from self._close(leaving)
 
     def _count_handlers(self, count: int) -> Steps:

@@ -138,7 +138,7 @@ class ServiceManager:
         # The broker serves its clients without a service manager, too, so do not end it for this.
         except OSError as error:
             if not self._has_failed:
-                logger.warning("cannot notify the service manager: %s", error)
+                logger.warning("cannot notify the service manager, later failures are not logged: %s", error)
             self._has_failed = True
 
 

@@ -28,10 +28,10 @@ def every_api() -> None:
         ({"action": "fail", "apis": ["Produce"], "error": "NONE"}, "unknown error 'NONE'"),
         ({"action": "fail", "error": "NOT_LEADER_OR_FOLLOWER"}, "needs an API"),
         ({"action": "close", "error": "NOT_LEADER_OR_FOLLOWER"}, "only for the action fail"),
-        ({"action": "delay"}, "delay takes 1 to 3,600,000 ms, not 0"),
+        ({"action": "delay"}, "delay needs a time of 1 to 3,600,000 ms, not 0"),
         (
             {"action": "close", "ms": 5},
-            "a time is only for the actions delay, delay-answer, throttle, not for close",
+            "a time in ms is only for the actions delay, delay-answer, throttle, not for close",
         ),
         ({"action": "throttle", "ms": 3_600_001}, "not 3600001"),
         ({"action": "advertise", "apis": ["ApiVersions"]}, "needs at least one"),
@@ -51,7 +51,7 @@ def every_api() -> None:
         ({"action": "fail-sync", "client": "c", "topic": "t"}, "about files, not requests"),
         ({"action": "fail-sync"}, r"fail-sync needs a topic, or \* for all"),
         ({"action": "fail-write", "topic": "t", "error": "UNKNOWN"}, "unknown error 'UNKNOWN'.*such as EIO"),
-        ({"action": "fail-write", "topic": "t", "ms": 5}, "a time is only for"),
+        ({"action": "fail-write", "topic": "t", "ms": 5}, "a time in ms is only for"),
         (
             {"action": "fail", "apis": ["Heartbeat"], "topic": "t", "error": "UNKNOWN_MEMBER_ID"},
             "requests of Heartbeat have no topic.*: match by group, client, user, versions",
