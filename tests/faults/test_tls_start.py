@@ -48,7 +48,7 @@ def unusable(certificates: Certificates, tmp_path: Path) -> dict[str, tuple[list
     return {
         "none": (
             [],
-            "it speaks TLS and has no key: set ssl.keystore.location or listener.name.ssl.ssl.keystore",
+            "TLS needs a key and a certificate: set ssl.keystore.location or listener.name.ssl.ssl.keystore",
         ),
         "missing": (
             ["ssl.keystore.location=/no/such.pem"],

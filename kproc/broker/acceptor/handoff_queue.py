@@ -231,7 +231,9 @@ class HandoffQueue:
             except OSError as error:
                 # Treat the error as the end of the Processor. The supervisor then detaches it.
                 logger.info(
-                    "cannot read the handoff socket of %s, treating it as ended: %s", target.peer, error
+                    "cannot read the handoff socket of %s, treating this Processor as ended: %s",
+                    target.peer,
+                    error,
                 )
                 message = b""
             if not message:

@@ -95,7 +95,9 @@ class Region:
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
-            raise FatalError(f"cannot make a region of {payload_bytes} bytes: {error}") from error
+            raise FatalError(
+                f"cannot create a region of {payload_bytes} bytes of shared memory: {error}"
+            ) from error
         return cls(fd, int(kind), generation, payload_bytes, is_sparse=is_sparse)
 
     @classmethod
@@ -142,7 +144,9 @@ class Region:
             try:
                 self._map = mmap.mmap(self.fd, 0, flags=flags)
             except OSError as error:
-                raise FatalError(f"cannot map a region of {self.payload_bytes} bytes: {error}") from error
+                raise FatalError(
+                    f"cannot map a region of {self.payload_bytes} bytes of shared memory: {error}"
+                ) from error
         return self._map
 
     def carve(self, offset: int, length: int) -> memoryview:

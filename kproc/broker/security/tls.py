@@ -167,7 +167,7 @@ def _key_store(prefix: str, value: Value) -> KeyStore:
     inline: tuple[Secret, ...] = tuple(part for part in parts if part is not None)
     if not location and not inline:
         raise ConfigError(
-            f"it speaks TLS and has no key: set ssl.keystore.location or {prefix}ssl.keystore.location"
+            f"TLS needs a key and a certificate: set ssl.keystore.location or {prefix}ssl.keystore.location"
         )
     return load_key_store(
         StoreSettings(

@@ -154,9 +154,13 @@ class VerifiedBroker:
             if self.wait(0):
                 raise NotABroker(f"process {self.pid} has ended")
             if not stat.S_ISREG(facts.st_mode):
-                raise NotABroker("it is not a regular file, but a terminal, a pipe or the journal")
+                raise NotABroker(
+                    f"descriptor {descriptor} is not a regular file, but a terminal, a pipe or the journal"
+                )
             if facts.st_uid != uid:
-                raise NotABroker(f"its file belongs to another user than process {self.pid}")
+                raise NotABroker(
+                    f"the file of descriptor {descriptor} belongs to another user than process {self.pid}"
+                )
             # /proc/self/fd/N leads to the checked file, even if another file has its name now.
             return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)
         finally:

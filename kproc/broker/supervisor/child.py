@@ -150,7 +150,7 @@ class ChildRole:
             except EOFError:
                 # The supervisor has died. Usually PR_SET_PDEATHSIG kills this process before it reads the end of the
                 # socket.
-                logger.warning("the supervisor has ended: ending, too")
+                logger.warning("the supervisor has ended: this process ends, too")
                 self._is_running = False
                 return
             if message is None:

@@ -216,7 +216,7 @@ def test_host_out_of_memory_is_fatal_and_leaks_nothing(monkeypatch):
 
     before = open_descriptors()
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(FatalError, match=r"cannot make a region of 4096 bytes.*No space left"):
+    with pytest.raises(FatalError, match=r"cannot create a region of 4096 bytes.*No space left"):
         Region.create(RegionKind.LINK, PAGE_BYTES, 1)
     monkeypatch.undo()
     with Region.create(RegionKind.LINK, PAGE_BYTES, 1) as region:

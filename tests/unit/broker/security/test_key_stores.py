@@ -114,7 +114,7 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
     store = write("w.p12", issued.pkcs12("word"))
     trusting = {location: certificates.server, "ssl_client_auth": "required"}
     return {
-        "nothing": ({}, "has no key: set ssl.keystore.location or listener.name.ssl.ssl.keystore.location"),
+        "nothing": ({}, "TLS needs a key and a certificate: set ssl.keystore.location or listener.name.ssl.ssl"),
         "no file": ({location: "/nowhere/k.pem"}, "location=/nowhere/k.pem: No such file or directory"),
         "no name": ({location: "/a\0b"}, r"location=/a\\x00b: .*embedded null"),
         "half a letter": (

@@ -176,7 +176,7 @@ def test_broker_process_opens_own_log(data: Path, tmp_path: Path) -> None:
         with open(process.open_file(log.fileno()), "rb") as file:
             assert file.read() == b"a line"
         read, write = os.pipe()
-        with pytest.raises(NotABroker, match="it is not a regular file"):
+        with pytest.raises(NotABroker, match="is not a regular file"):
             process.open_file(write)
         os.close(read)
         os.close(write)
