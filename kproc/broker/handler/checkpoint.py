@@ -61,8 +61,9 @@ class Checkpoint:
             else:
                 logger.info(
                     "log_start=ignored directory=%s offset=%d: the checkpoint's entry has no topic id, and the "
-                    "directory's files do not confirm the offset",
+                    "directory's files do not confirm the offset; using the log start %d",
                     directory,
                     named,
+                    log_start,
                 )
         return KnownOffsets(recovery_point, log_start, recorded_start)

@@ -74,7 +74,7 @@ class TransactionExpiry:
                     short_name(name),
                 )
                 self._coordinator.fence(
-                    entry, partial(_log_error, "abort of a transaction after its timeout")
+                    entry, partial(_log_error, "the abort of a transaction after its timeout")
                 )
                 yield _WRITE_COST
             yield _CHECK_COST
@@ -105,7 +105,7 @@ class TransactionExpiry:
             # The pending state DEAD rejects requests until the tombstone is written. So no client uses an id that
             # disappears.
             self._coordinator.finish_write(entry)
-            _log_error("tombstone of a transactional id", code)
+            _log_error("the removal of an unused transactional id", code)
 
         tombstone = encode_key(entry.name), None
         self._log.write(Write([tombstone], on_written, apply, is_awaited=False))
@@ -114,4 +114,4 @@ class TransactionExpiry:
 def _log_error(what: str, code: int) -> None:
     """Log the error of a write that no request waits for. A later check or sweep tries again."""
     if code:
-        logger.warning("%s: %s", what, ErrorCode(code).name)
+        logger.warning("%s failed, trying again later: %s", what, ErrorCode(code).name)

@@ -128,7 +128,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Transact
             raise ProtocolError("a record of __transaction_state has no key")
         (version,) = INT16.unpack_from(key)
         if version != _KEY_VERSION:
-            raise UnknownKey(f"its key has the unknown version {version}")
+            raise UnknownKey(f"the record's key has the unknown version {version}")
         name, _ = read_string(key, INT16.size)
         if name is None:
             raise ProtocolError("the transactional id in the record's key is null")

@@ -114,7 +114,10 @@ def find_last_letters(
         offsets = _offsets_in(owned.log, last, source.producer_id)
     except (KafkaError, Corrupt, OSError) as error:
         logger.warning(
-            "cannot read the dead letters at offset %d of %s: %s", last, owned.log.state.directory.name, error
+            "cannot read the batch of dead letters at offset %d of %s, so this attempt to write more fails: %s",
+            last,
+            owned.log.state.directory.name,
+            error,
         )
         on_answer(_failed(partition.index, ErrorCode.KAFKA_STORAGE_ERROR, None))
         return

@@ -349,7 +349,8 @@ class SharePartitions:
     def _fail(self, partition: SharePartition, code: int) -> None:
         """Reject requests for a while, because the state could not be read or its start offset could not be written."""
         logger.warning(
-            "cannot load the state of share partition %s, rejecting its requests for now: error code %d",
+            "cannot read the state of share partition %s or write its start offset, rejecting its requests for now: "
+            "error code %d",
             partition.name,
             code,
         )

@@ -438,5 +438,8 @@ def _log_error(what: str, code: Code) -> None:
     if code:
         # No retry here: the next sweep writes the snapshot, and the next load the tombstone.
         logger.warning(
-            "a %s of a share partition was not written, trying again later: error code %d", what, code
+            "a %s of a share partition's state was not written to __share_group_state, trying again later: "
+            "error code %d",
+            what,
+            code,
         )

@@ -179,7 +179,7 @@ def decode_share_record(
         (number,) = INT16.unpack_from(key)
         # After a downgrade the log can have records of a newer Kafka. They must not prevent the load.
         if number not in _TYPES:
-            raise UnknownRecord(f"its key has the unknown type {number}")
+            raise UnknownRecord(f"the record's key has the unknown type {number}")
         record_type = ShareStateRecordType(number)
         share_key = _read_key(key)
         if value is None:
