@@ -201,12 +201,13 @@ def _remove_old_ready_file(path: Path) -> None:
 
 def _is_ready_file(content: bytes) -> bool:
     """Return True for a JSON object with an address, and for an empty file, which mktemp creates."""
-    import json
+    from kproc.common.json_bytes import parse_json
 
     try:
-        return not content or "bootstrap" in json.loads(content)
-    except (ValueError, TypeError):
+        document = parse_json(content or b'{"bootstrap": ""}')
+    except ValueError:
         return False
+    return isinstance(document, dict) and "bootstrap" in document
 
 
 def listener_protocol(given: argparse.Namespace) -> str:

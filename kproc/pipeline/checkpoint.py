@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.common.clock import SystemClock
+from kproc.common.json_bytes import parse_json
 from kproc.common.lag import lag_between
 from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.lock import STATE_DIRECTORY
@@ -96,7 +96,7 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
         # another order.
         if lines[0] not in ("v1", "v2"):
             raise ValueError(f"version {lines[0]}")
-        state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
+        state.watermark_ms = int(parse_json(lines[1]).get("batchWatermarkMs", 0))
     except (ValueError, IndexError, AttributeError, TypeError, OverflowError) as error:
         raise PipelineError(
             f"{directory}/offsets/{state.committed}: not what Spark writes: {error}"
@@ -115,7 +115,7 @@ def topic_offsets(value: object) -> Offsets | None:
     """Parse a topic source's offsets, as JSON text or a dict. Return None for another kind of source or no topics."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError:
             return None
     if not isinstance(value, dict):

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
+from kproc.common.json_bytes import parse_json
 from kproc.pipeline.errors import AlreadyRunning
 
 STATE_DIRECTORY: Final = ".kproc"
@@ -93,7 +94,7 @@ class CheckpointLock:
 def holder_of(path: Path) -> int | None:
     """Return the pid that a lock file contains, or None if it contains none."""
     try:
-        pid = json.loads(path.read_text())["pid"]
+        pid = parse_json(path.read_text())["pid"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return pid if isinstance(pid, int) else None

@@ -59,7 +59,9 @@ def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Places]:
     """Parse TOML and return its values and their lines. Raise SpecError with the line of a syntax error."""
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise SpecError(f"{file}:1: no TOML: it is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or a number of more than 4,300 digits.
         message = str(error)
         found = _AT_LINE.search(message)
         line = int(found[1]) if found and found[1] else text.count("\n") + 1

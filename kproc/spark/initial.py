@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
+from kproc.common.json_bytes import parse_json
 from kproc.spark.offsets import from_json
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import SourceOptions
@@ -58,7 +59,7 @@ class InitialOffsets:
         except OSError as error:
             raise OptionError(f"checkpointState: cannot read {self.path}: {error.strerror}") from error
         try:
-            document: dict[str, Any] = json.loads(text)
+            document: dict[str, Any] = parse_json(text)
             from_json(document)
             return document
         except ValueError as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kproc.common.json_bytes import parse_json
 from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.option_values import (
     OptionError,
@@ -91,7 +91,7 @@ def _offsets(name: str, text: str, *, banned: int) -> Offsets:
     form = '{"topic": {"0": 23}}'
     word = "earliest" if banned == LATEST else "latest"
     try:
-        parsed: Any = json.loads(text)
+        parsed: Any = parse_json(text)
         found = {
             topic: {int(partition): _offset(offset, banned) for partition, offset in each.items()}
             for topic, each in parsed.items()

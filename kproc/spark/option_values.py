@@ -6,12 +6,12 @@ Each parser raises OptionError with the option's name and its allowed values.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kproc.broker.config.values import INT_MAX, LONG_MAX
+from kproc.common.json_bytes import parse_json
 from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
 
 _TIME: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -174,7 +174,7 @@ def read_pattern(name: str, value: str) -> str:
 def read_json(name: str, value: str) -> Any:
     """Parse a JSON document."""
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError as error:
         raise OptionError(f"{name} is not JSON: {error}; it is {value!r}") from None
 

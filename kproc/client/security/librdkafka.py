@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from kproc.client.security.sasl import bearer_token
 from kproc.client.security.settings import ClientLogin, ClientSecurity, Tls
 from kproc.client.security.tls import key_pem, trusted_pem
 from kproc.common.clock import SystemClock
+from kproc.common.json_bytes import parse_json
 
 _LIFETIME_S: Final = 3600
 
@@ -66,7 +66,7 @@ def _token(login: ClientLogin) -> tuple[str, float]:
     token = bearer_token(login)
     try:
         payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return token, float(claims["exp"])
     except (
         LookupError,

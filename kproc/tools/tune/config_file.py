@@ -168,7 +168,7 @@ def _toml_key(text: str) -> str | None:
     """Return a bare, dotted or quoted key as one dotted name, or None if it is not a key."""
     try:
         return next(iter(_flatten(tomllib.loads(f"{text.strip()} = 0"), "")))[0]
-    except (tomllib.TOMLDecodeError, StopIteration):
+    except (ValueError, RecursionError, StopIteration):
         return None
 
 
@@ -177,7 +177,9 @@ def _flat(text: str, *, is_toml: bool) -> dict[str, str]:
         return parse_properties(text)
     try:
         return {name: str(value) for name, value in _flatten(tomllib.loads(text), "")}
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError("the configuration file is not TOML: it is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or a number of more than 4,300 digits.
         raise ConfigError(f"the configuration file is not TOML: {error}") from error
 
 

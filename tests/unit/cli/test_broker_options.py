@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from kproc.broker.config import Config, ConfigError
+from kproc.cli.broker_options import _is_ready_file
 from kproc.cli.main import run
 from kproc.cli.serve import SERVE
 from tests.support.kproc_command import ROOT
@@ -55,3 +56,11 @@ def test_empty_data_directory_is_not_the_working_directory() -> None:
     (flag,) = SERVE._flags(given)
     with pytest.raises(ConfigError, match=r"^log\.dirs: must name a directory$"):
         Config.build({}, flags=[flag])
+
+
+def test_ready_file_is_an_object_with_an_address() -> None:
+    """A broker replaces and removes its ready file, so that any other file must be kept."""
+    for content in (b"", b'{"bootstrap": "127.0.0.1:9092"}'):
+        assert _is_ready_file(content), content
+    for content in (b'"notes on bootstrap"', b'["bootstrap"]', b"{}", b"17", b"null", b"{", b"[" * 100_000):
+        assert not _is_ready_file(content), content[:30]

@@ -66,7 +66,15 @@ def test_a_query_that_never_ran_has_no_batch(pipeline: Pipeline, tmp_path: Path)
 
 def test_damaged_checkpoint_raises_pipeline_error(pipeline: Pipeline, tmp_path: Path) -> None:
     write_batches(tmp_path / "state" / "lake", committed=0, planned=0)
-    for text in ("", "v9\n{}\n", "v1\n", "v1\n{torn", "v1\n[]\n", 'v1\n{"batchWatermarkMs":null}'):
+    for text in (
+        "",
+        "v9\n{}\n",
+        "v1\n",
+        "v1\n{torn",
+        "v1\n[]\n",
+        "v1\n" + "[" * 100_000,
+        'v1\n{"batchWatermarkMs":null}',
+    ):
         (tmp_path / "state" / "lake" / "offsets" / "0").write_text(text)
         with pytest.raises(PipelineError, match="not what Spark writes"):
             query_state(tmp_path / "state", pipeline.sinks[0])
@@ -79,7 +87,7 @@ def test_damaged_checkpoint_raises_pipeline_error(pipeline: Pipeline, tmp_path: 
 
 
 @in_one_test(
-    "text", ["-", "17", '{"logOffset":0}', '{"t":{"x":1}}', '{"t":{"0":"1"}}', "[]", "{}"]
+    "text", ["-", "17", '{"logOffset":0}', '{"t":{"x":1}}', '{"t":{"0":"1"}}', "[]", "{}", "[" * 100_000]
 )
 def test_offsets_of_other_sources_are_none_of_topics(text: str) -> None:
     assert topic_offsets(text) is None

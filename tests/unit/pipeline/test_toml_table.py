@@ -124,6 +124,11 @@ def test_a_mistake_is_one_line_with_its_place(mistake: str) -> None:
     assert words in refused(ORDERS.replace(before, after, 1))
 
 
+def test_toml_that_python_cannot_parse_is_one_line() -> None:
+    for value, words in (("[" * 10_000, "it is nested too deeply"), ("9" * 5_000, "Exceeds the limit")):
+        assert refused(f"a = {value}").startswith(f"/work/p.toml:1: no TOML: {words}")
+
+
 def test_lines_are_found_behind_strings_and_lists_of_many_lines() -> None:
     text = "\n".join(
         [

@@ -81,8 +81,10 @@ def test_key_inside_long_string_is_kept_or_edit_rejected():
 
 
 def test_invalid_toml_is_rejected():
-    with pytest.raises(ConfigError, match="not TOML"):
-        edited("num.io.threads = = 2\n", WANTED, is_toml=True)
+    nested, digits = "[" * 10_000, "9" * 5_000
+    for text in ("num.io.threads = = 2\n", f"a = {nested}\n", f"a = {digits}\n"):
+        with pytest.raises(ConfigError, match="not TOML"):
+            edited(text, WANTED, is_toml=True)
 
 
 def test_line_ends_stay_as_they_are():
