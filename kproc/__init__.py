@@ -22,7 +22,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+if not hasattr(os, "memfd_create"):
+    from kproc.common.missing_calls import add_missing
+
+    add_missing()
 
 if TYPE_CHECKING:
     from kproc.broker.config.values import ConfigError

@@ -59,5 +59,5 @@ def test_batch_write_without_app_id_cannot_be_recognised() -> None:
 
 def test_stream_write_without_query_id_is_rejected() -> None:
     assert stream_write("q", 3) == ("kproc-spark-q", 3, True)
-    with pytest.raises(WriteFailed, match="query's id"):
+    with pytest.raises(WriteFailed, match="id of the query"):
         stream_write(None, 3)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import _ssl
 import ssl
 from contextlib import suppress
 from typing import Any
+
+import pytest
+
+needs_openssl_symbols = pytest.mark.skipif(
+    not hasattr(_ssl, "__file__"), reason="OpenSSL is a part of this Python, without its symbols"
+)
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, session: Any = None) -> ssl.SSLObject:

@@ -14,6 +14,7 @@ import json
 import logging
 import socket
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -61,6 +62,8 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
         with opener.open(_request(url), timeout=_TIMEOUT_S) as answer:
             data: bytes = answer.read(_BYTES_MAX + 1)
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # It holds the response.
         if connections.is_late:
             raise TimeoutError(f"no complete answer in {seconds_max:g} s") from error
         raise

@@ -16,6 +16,7 @@ from kproc.broker.transport.agent import STORE_MS
 from kproc.broker.transport.envelope import FLAG_SASL, FLAG_TLS
 from tests.support.certificates import Certificates
 from tests.support.processor_rig import ProcessorRig, framed
+from tests.support.tls_handshakes import needs_openssl_symbols
 from tests.support.tls_rig import TlsClient, client_context, listeners_of
 
 MALLORY, ALICE, BOB = "10.0.0.66", "10.0.0.1", "10.0.0.2"
@@ -440,7 +441,11 @@ def test_closed_connection_leaves_no_certificate_timer(certificates: Certificate
 
 @pytest.mark.parametrize(
     ("version", "can_switch_off"),
-    [(ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True), (ssl.TLSVersion.TLSv1_3, False)],
+    [
+        pytest.param(ssl.TLSVersion.TLSv1_2, True, marks=needs_openssl_symbols),
+        (ssl.TLSVersion.TLSv1_3, True),
+        (ssl.TLSVersion.TLSv1_3, False),
+    ],
 )
 def test_live_session_with_certificate_is_not_resumed(
     certificates: Certificates,

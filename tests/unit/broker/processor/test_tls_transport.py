@@ -17,6 +17,7 @@ from kproc.broker.transport.envelope import FLAG_TLS
 from kproc.wire.file_range import FileRange
 from tests.support.certificates import Certificates
 from tests.support.processor_rig import ProcessorRig, framed
+from tests.support.tls_handshakes import needs_openssl_symbols
 from tests.support.tls_rig import TlsClient, client_context, listeners_of
 
 Start = Callable[..., ProcessorRig]
@@ -124,6 +125,7 @@ def test_bytes_behind_large_tls_frame_are_read_without_event(
     assert rig.handler.bodies() == bodies
 
 
+@needs_openssl_symbols
 def test_key_update_flood_without_reading_closes_connection(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:

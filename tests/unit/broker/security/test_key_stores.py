@@ -180,8 +180,8 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
         "suites of no version": (
             {
                 location: certificates.server,
-                "ssl_cipher_suites": "TLS_AES_128_GCM_SHA256",
-                "ssl_enabled_protocols": "TLSv1.2",
+                "ssl_cipher_suites": "ECDHE-ECDSA-AES128-GCM-SHA256",
+                "ssl_enabled_protocols": "TLSv1.3",
             },
             "none of these suites belongs to a version",
         ),

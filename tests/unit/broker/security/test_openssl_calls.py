@@ -13,7 +13,7 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.security import openssl_calls
 from kproc.broker.security.tls import make_context, settings_of
 from tests.support.certificates import Certificates
-from tests.support.tls_handshakes import shake_hands
+from tests.support.tls_handshakes import needs_openssl_symbols, shake_hands
 
 
 def values(**settings: Any) -> Callable[[str], Any]:
@@ -32,6 +32,7 @@ def client_of(certificates: Certificates) -> ssl.SSLContext:
 # -- sessions ----------------------------------------------------------------------------------------------------
 
 
+@needs_openssl_symbols
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_contexts_with_one_secret_resume_each_others_sessions(
     certificates: Certificates, version: ssl.TLSVersion
@@ -47,7 +48,10 @@ def test_contexts_with_one_secret_resume_each_others_sessions(
     assert not shake_hands(other, client, first.session).session_reused
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    "version",
+    [pytest.param(ssl.TLSVersion.TLSv1_2, marks=needs_openssl_symbols), ssl.TLSVersion.TLSv1_3],
+)
 @pytest.mark.parametrize("client_auth", ["requested", "required"])
 @pytest.mark.parametrize("before", ["none", "requested", "required"])
 def test_tls_with_client_auth_resumes_no_session(

@@ -14,7 +14,7 @@ from kproc.broker.config.values import Secret
 from kproc.broker.security.tls import make_context, openssl_name, problem_with_change, settings_of
 from tests.support.cases import in_one_test
 from tests.support.certificates import LOCAL_NAMES, Certificates
-from tests.support.tls_handshakes import shake_hands
+from tests.support.tls_handshakes import needs_openssl_symbols, shake_hands
 
 
 def values(**settings: Any) -> Callable[[str], Any]:
@@ -46,6 +46,7 @@ def test_only_enabled_versions_are_spoken(certificates: Certificates, version: s
         shake_hands(server, client)
 
 
+@needs_openssl_symbols
 @pytest.mark.parametrize(
     ("suites", "version", "chosen"),
     [
