@@ -197,5 +197,5 @@ def test_secret_that_is_not_utf8_is_rejected_and_not_shown(
 @pytest.mark.own_broker
 def test_broker_without_users_warns_at_start(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=sasl_settings(tuple(KINDS)), listener=LISTENER) as broker:
-        assert "nobody can log in at SASL://127.0.0.1:0: there is no user for SCRAM" in broker.log()
+        assert "nobody can log in at SASL://127.0.0.1:0: no SCRAM user exists" in broker.log()
         assert "kproc user add NAME --data" in broker.log()

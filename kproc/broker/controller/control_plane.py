@@ -210,7 +210,7 @@ class ControlPlane:
         self.in_work += 1
         try:
             if body > len(frame):
-                raise ProtocolError("a frame shorter than its header")
+                raise ProtocolError("the frame is shorter than its request header")
             # Close the connection for an API outside of SERVED, which ApiVersions does not list. Kafka's clients
             # understand a closed connection as an unknown API.
             if api_key not in SERVED and api_key != PRIVATE_API_KEY:

@@ -51,7 +51,7 @@ def check_upgrade(group: ClassicGroup, config: Config) -> None:
     if group.member_count > config.group_consumer_max_size:
         raise _not_upgraded(
             group.group_id,
-            f"it has more than {config.group_consumer_max_size} members (group.consumer.max.size)",
+            f"the group has more than {config.group_consumer_max_size} members (group.consumer.max.size)",
         )
 
 

@@ -352,7 +352,7 @@ class ClientRequests:
         )  # fmt: skip
         if body_at > len(frame):
             self._start_log_entry(request, None)
-            self._refuse(request, "a frame shorter than its header")
+            self._refuse(request, "the frame is shorter than its request header")
             return False
         body = frame[body_at:]
         if self.rates.is_on and services is self._services:

@@ -126,11 +126,11 @@ class Logins:
         self, peer: ClientPeer, frame: memoryview, head: Head
     ) -> tuple[HandlerRequest, memoryview]:
         if len(frame) < REQUEST_HEADER.size:
-            raise ProtocolError("a frame shorter than its header")
+            raise ProtocolError("the frame is shorter than its request header")
         api_key, version, correlation_id, length = REQUEST_HEADER.unpack_from(frame)
         body_at = REQUEST_HEADER.size + max(0, length)
         if body_at > len(frame):
-            raise ProtocolError("a frame shorter than its header")
+            raise ProtocolError("the frame is shorter than its request header")
         client_id = bytes(frame[REQUEST_HEADER.size : body_at]) if length >= 0 else None
         request = HandlerRequest(self._services, peer, *head, api_key, version, correlation_id, client_id)
         return request, frame[body_at:]

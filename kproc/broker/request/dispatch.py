@@ -89,5 +89,5 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
 def after_header_tags(body: memoryview) -> memoryview:
     """Return the body of a flexible request, which begins behind the header's tagged fields (usually one zero byte)."""
     if not body:
-        raise ProtocolError("a frame shorter than its header")
+        raise ProtocolError("the frame is shorter than its request header")
     return body[skip_tags(body, 0) :]

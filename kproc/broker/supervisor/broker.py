@@ -320,7 +320,7 @@ def _log_useless_settings(plan: BrokerPlan, image: ClusterImage) -> None:
         logger.warning("%s", broker_time.WARNING)
     if nameless := listeners_without_users(plan.config, has_users=bool(image.scram_users)):
         logger.warning(
-            "nobody can log in at %s: there is no user for SCRAM; stop the broker and make one: "
+            "nobody can log in at %s: no SCRAM user exists; stop the broker and create one: "
             "kproc user add NAME --data %s",
             ", ".join(nameless),
             plan.config.log_dirs,

@@ -140,7 +140,8 @@ class DataDirectory:
         partitions = list_partitions(self._fs, self.path)
         if not partitions:
             return
-        what = f"it has {len(partitions)} partitions, such as {partitions[0].path.name}, but no metadata"
+        example = partitions[0].path.name
+        what = f"the data directory has {len(partitions)} partitions, such as {example}, but no metadata"
         if not config.kproc_start_without_metadata:
             raise Corrupt(
                 f"{what}: {METADATA_DIRECTORY} is missing or empty; restore a copy, or start with "

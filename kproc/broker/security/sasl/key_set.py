@@ -65,13 +65,13 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # It holds the response.
         if connections.is_late:
-            raise TimeoutError(f"no complete answer in {seconds_max:g} s") from error
+            raise TimeoutError(f"no complete answer with the key set in {seconds_max:g} s") from error
         raise
     finally:
         timer.cancel()
         connections.close()
     if connections.is_late:  # Late: the read was cut off, so the data is incomplete.
-        raise TimeoutError(f"no complete answer in {seconds_max:g} s")
+        raise TimeoutError(f"no complete answer with the key set in {seconds_max:g} s")
     # The read asked for one byte more than the limit, because otherwise a larger document would look complete.
     if len(data) > _BYTES_MAX:
         raise ValueError(f"the key set is larger than {_BYTES_MAX} bytes")

@@ -127,7 +127,7 @@ def dripping(first: bytes) -> Iterator[str]:
 )
 def test_fetch_from_server_that_drips_ends_in_time(first: bytes) -> None:
     """Every read brings a byte, so that no timeout of one read ends it."""
-    with dripping(first) as url, pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s"):
+    with dripping(first) as url, pytest.raises(TimeoutError, match=r"no complete answer with the key set in 0\.3 s"):
         fetch(url, seconds_max=0.3)
 
 
