@@ -252,6 +252,8 @@ def _verify(paths: list[Path], output: Format) -> None:
 
     Raise a Failure if a partition is damaged. A torn tail is a problem, but no damage.
     """
+    from kproc.broker.cluster.records import record_error
+    from kproc.broker.storage.format import METADATA_DIRECTORY
     from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import verify_partition
 
@@ -260,7 +262,10 @@ def _verify(paths: list[Path], output: Format) -> None:
         if not path.is_dir():
             usage_error(f"--verify {path}: expected the directory of a partition, or a data directory")
         for directory in _partitions(path):
-            batches, records, problems = verify_partition(OsFs(), directory)
+            # Kafka's metadata log has the same name, other records, and always this file beside them.
+            is_metadata = directory.resolve().name == METADATA_DIRECTORY
+            find_error = record_error if is_metadata and not (directory / "quorum-state").exists() else None
+            batches, records, problems = verify_partition(OsFs(), directory, find_error)
             results.append(
                 {
                     "partition": directory.name,

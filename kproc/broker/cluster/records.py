@@ -17,12 +17,14 @@ new tag. Never reorder, retype or reuse a tag. `LAYOUT_VERSION` grows only when 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import HIDDEN
+
+T = TypeVar("T")
 
 LAYOUT_VERSION: Final = 1
 CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: the default for every node without a value of its own.
@@ -275,7 +277,7 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(data: bytes | memoryview) -> Record:
     """Decode a record. Raise msgspec.MsgspecError if `data` is not a valid record."""
-    return _record_decoder.decode(data)
+    return _decode(_record_decoder, data)
 
 
 def encode_delta(base_version: int, records: Sequence[Record]) -> bytes:
@@ -290,7 +292,24 @@ def encode_snapshot(version: int, records: Sequence[Record]) -> bytes:
 
 def decode_delta(data: bytes | memoryview) -> Delta:
     """Decode a delta or snapshot. Raise msgspec.MsgspecError if `data` is invalid."""
-    return _delta_decoder.decode(data)
+    return _decode(_delta_decoder, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview) -> T:
+    try:
+        return decoder.decode(data)
+    # msgspec raises UnicodeDecodeError, which is no MsgspecError, for a string that is not UTF-8.
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def record_error(data: bytes) -> str | None:
+    """Return why this version cannot decode a metadata record, or None if it can."""
+    try:
+        decode_record(data)
+    except msgspec.MsgspecError as error:
+        return str(error)
+    return None
 
 
 def without_secrets(data: bytes) -> bytes:
@@ -301,7 +320,7 @@ def without_secrets(data: bytes) -> bytes:
     try:
         record = decode_record(data)
     # A tool that shows a damaged log must go on. Bytes that are no record have no field to hide.
-    except (msgspec.MsgspecError, ValueError):
+    except msgspec.MsgspecError:
         return data
     hidden = HIDDEN.encode()
     match record:

@@ -101,8 +101,8 @@ class RuleFiles:
         found = {}
         for rule_id in self.ids():
             # Skip rules that another Handler has removed since `ids()`, and damaged files. Neither may keep a Handler
-            # from starting.
-            with suppress(FileNotFoundError, msgspec.DecodeError):
+            # from starting. msgspec raises UnicodeDecodeError for text that is not UTF-8.
+            with suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
                 found[rule_id] = _decode_rule((self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").read_bytes())
         return found
 

@@ -6,7 +6,7 @@ at the end of a running broker's log there may be an incomplete batch, which is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,9 @@ from kproc.wire.batch_header import CRC_FROM
 from kproc.wire.checksum import crc32c
 from kproc.wire.compression import Compression
 from kproc.wire.record_batch import BatchHeader, ControlType, control_type, walk_batch
+
+# Returns why a record's value is invalid, or None.
+ValueCheck = Callable[[bytes], str | None]
 
 
 class DumpedBatch(NamedTuple):
@@ -146,10 +149,13 @@ def _without_padding(pairs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return pairs
 
 
-def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
+def verify_partition(
+    fs: Fs, directory: Path, find_error: ValueCheck | None = None
+) -> tuple[int, int, list[Problem]]:
     """Verify every CRC, record, offset and index entry in a partition's directory.
 
-    Returns (number of batches, number of records, problems).
+    `find_error` checks the values of data records. Without it every value is valid. Returns (number of batches, number
+    of records, problems).
     """
     problems: list[Problem] = []
     batches = records = 0
@@ -167,7 +173,7 @@ def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
             for batch in read_batches(fs, path):
                 batches += 1
                 batch_epochs.add(batch.header.partition_leader_epoch)
-                problems += _check_batch(path, batch, expected)
+                problems += _check_batch(path, batch, expected, find_error)
                 records += batch.header.record_count
                 expected = batch.header.last_offset + 1
                 ends[batch.position] = batch.header.last_offset
@@ -206,7 +212,9 @@ def _has_good_batch(fs: Fs, path: Path, start: int, next_offset: int, epochs: se
     return found is not None
 
 
-def _check_batch(path: Path, batch: DumpedBatch, expected: int) -> list[Problem]:
+def _check_batch(
+    path: Path, batch: DumpedBatch, expected: int, find_error: ValueCheck | None
+) -> list[Problem]:
     at = f"batch at position {batch.position} (offset {batch.header.base_offset})"
     # Do not decode records whose CRC is wrong, because their errors would only hide the cause.
     if not batch.is_whole:
@@ -218,8 +226,10 @@ def _check_batch(path: Path, batch: DumpedBatch, expected: int) -> list[Problem]
         for record in walk_batch(batch.content):
             if batch.header.is_control:
                 control_type(record)
-    except KafkaError as error:
-        return [Problem(path, f"{at}: {error}")]
+            elif find_error is not None and (error := find_error(record.value or b"")) is not None:
+                return [Problem(path, f"{at}: cannot decode the record at offset {record.offset}: {error}")]
+    except KafkaError as damage:
+        return [Problem(path, f"{at}: {damage}")]
     return []
 
 

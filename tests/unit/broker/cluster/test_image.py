@@ -53,7 +53,10 @@ def test_a_delta_out_of_order_is_fatal():
         follower.apply(cluster.deltas[0])
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\x93\x00\x01", b"\x93\x00\x01\x91\x91\x63"])
+NOT_UTF8 = b"\x93\x00\x01\x91\x94\x08\xa1\xff\xa1n\xa1v"  # A BrokerConfigSet of the node "\xff".
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x93\x00\x01", b"\x93\x00\x01\x91\x91\x63", NOT_UTF8])
 def test_bytes_that_are_no_delta_are_fatal(data):
     with pytest.raises(FatalError, match="metadata delta"):
         ClusterImage().apply(data)

@@ -195,9 +195,12 @@ def test_a_missing_batch_is_refused(three_topics):
         open_log(directory)
 
 
-def test_a_record_of_a_newer_kproc_is_refused_not_skipped(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "record", [b"\x92\x63\x01", b"\x94\x08\xa1\xff\xa1n\xa1v"], ids=["unknown kind", "text not UTF-8"]
+)
+def test_a_record_of_a_newer_kproc_is_refused_not_skipped(tmp_path, monkeypatch, record):
     log, _ = open_log(tmp_path)
-    monkeypatch.setattr(r, "encode_record", lambda _: b"\x92\x63\x01")
+    monkeypatch.setattr(r, "encode_record", lambda _: record)
     log.append([r.BrokerStarted(0)])
     log.close()
     with pytest.raises(Corrupt, match="start the newer version") as refused:

@@ -6,6 +6,7 @@ import base64
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kproc.broker.cluster import records as r
@@ -27,6 +28,9 @@ SECRETS = [
     r.ScramCredentialSet("alice", 1, MARK.encode(), MARK.encode(), MARK.encode(), 4096),
 ]
 
+# BrokerConfigSet("\xff", "n", "v"): msgspec raises UnicodeDecodeError, which is no MsgspecError.
+NOT_UTF8 = b"\x94\x08\xa1\xff\xa1n\xa1v"
+
 
 @in_one_test("record", SECRETS)
 def test_secrets_are_replaced_and_the_rest_stays(record: r.Record) -> None:
@@ -44,10 +48,34 @@ def test_secrets_are_replaced_and_the_rest_stays(record: r.Record) -> None:
         r.encode_record(r.BrokerConfigSet("1", "ssl.keystore.password", None)),
         r.encode_record(r.TopicCreated("t", bytes(16))),
         b"no record at all",
+        NOT_UTF8,
     ],
 )
 def test_metadata_record_without_secret_is_unchanged(data: bytes) -> None:
     assert without_secrets(data) == data
+
+
+def test_record_with_text_that_is_not_utf8_is_invalid() -> None:
+    assert "can't decode byte 0xff" in str(r.record_error(NOT_UTF8))
+    assert r.record_error(NOT_UTF8.replace(b"\xff", b"1")) is None
+    with pytest.raises(msgspec.DecodeError, match="can't decode byte 0xff"):
+        r.decode_delta(b"\x93\x00\x01\x91" + NOT_UTF8)
+
+
+@pytest.mark.parametrize("is_kafka", [False, True])
+def test_verify_reports_metadata_records_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_kafka: bool
+) -> None:
+    """The CRC of such a batch is right. Kafka's metadata log has the same name and other records."""
+    directory = tmp_path / METADATA_DIRECTORY
+    directory.mkdir()
+    rows = [Record(None, r.encode_record(SECRETS[0]), 1), Record(None, NOT_UTF8, 1)]
+    (directory / f"{0:020d}.log").write_bytes(encode_batch(rows, base_offset=0, leader_epoch=0))
+    if is_kafka:
+        (directory / "quorum-state").write_text("{}")
+    done = call_kproc(capsys, "dump-log", "--verify", str(tmp_path))
+    assert done.returncode == (0 if is_kafka else 1)
+    assert ("cannot decode the record at offset 1: " in done.stdout) != is_kafka
 
 
 def test_dump_of_directory_hides_secrets_and_skips_request_logs(

@@ -77,8 +77,9 @@ def test_counter_of_removed_rule_cannot_be_opened(files: RuleFiles) -> None:
 
 def test_damaged_rule_is_no_rule(files: RuleFiles, tmp_path: Path) -> None:
     good = files.add(RULE, CONNECTION)
-    damaged = files.add(RULE, CONNECTION)
-    (tmp_path / ".faults" / f"{damaged}.rule").write_bytes(b'{"action":"clo')
+    for content in (b'{"action":"clo', b'{"action":"\xff"}'):
+        damaged = files.add(RULE, CONNECTION)
+        (tmp_path / ".faults" / f"{damaged}.rule").write_bytes(content)
     (tmp_path / ".faults" / "x.rule").write_bytes(b"")
     assert list(files.read()) == [good]
 
