@@ -70,7 +70,9 @@ def _parse_toml(raw: bytes, path: Path) -> dict[str, FileValue]:
     from kproc.broker.config.toml_lines import key_lines
 
     try:
-        tables = tomllib.loads(raw.decode("utf-8"))
+        settings = list(_flatten(tomllib.loads(raw.decode("utf-8")), ""))
+    except RecursionError:
+        raise ConfigError(f"{path} is not TOML: it is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not TOML: it is not UTF-8 at byte {error.start}") from error
     except ValueError as error:  # TOMLDecodeError, or a number of more than 4,300 digits.
@@ -80,11 +82,7 @@ def _parse_toml(raw: bytes, path: Path) -> dict[str, FileValue]:
             f'{path} is not TOML: {error} (names may be quoted: "num.io.threads" = 2)'
         ) from error
     lines = {".".join(map(str, key)): line for key, line in key_lines(raw.decode("utf-8")).items()}
-    return {
-        name: FileValue(value, _line_of(name, lines))
-        for name, value in _flatten(tables, "")
-        if value is not None
-    }
+    return {name: FileValue(value, _line_of(name, lines)) for name, value in settings if value is not None}
 
 
 def _line_of(name: str, lines: Mapping[str, int]) -> int:

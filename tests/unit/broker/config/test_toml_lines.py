@@ -8,7 +8,15 @@ from kproc.broker.config import Config, ConfigError, read_settings_file
 
 
 @pytest.mark.parametrize(
-    "content", [b"a = ", b"a = '\xff'", b"max.connections = 1\nmax.connections.per.ip = 2\n"]
+    "content",
+    [
+        b"a = ",
+        b"a = '\xff'",
+        b"max.connections = 1\nmax.connections.per.ip = 2\n",
+        b"a = " + b"[" * 10_000,
+        b".".join([b"a"] * 3_000) + b" = 1\n",
+    ],
+    ids=["no value", "not UTF-8", "a table and a value", "brackets", "dotted name"],
 )
 def test_a_broken_toml_file_is_one_line(tmp_path, content):
     file = tmp_path / "k.toml"
