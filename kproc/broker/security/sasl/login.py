@@ -161,9 +161,12 @@ class Login:
         )
 
     def _check_unchanged(self, principal: Principal) -> None:
-        if self._before is None or self._before.principal == principal:
+        if self._before is None:
             return
         before = self._before.principal
+        # As in Kafka, a token of the user may replace the password, or the other way round.
+        if (before.type, before.name) == (principal.type, principal.name):
+            return
         told = (
             f"Cannot change principals during re-authentication from {before.type}.{before.name}: "
             f"{principal.type}.{principal.name}"

@@ -66,6 +66,14 @@ def test_token_logs_in_as_its_owner_until_it_expires(start: Start) -> None:
     assert session.ends_ns == rig.clock.now_ns() + 2 * HOUR_MS * 1_000_000
 
 
+def test_session_of_password_is_prolonged_by_token_of_same_user(start: Start) -> None:
+    rig = start(connections_max_reauth_ms=60_000, **KEY)
+    token = create_token(rig)
+    rig.processors[0].introduce("10.0.0.7", principal=Principal(*ALICE), mechanism=SCRAM_SHA_256, ends_ns=5)
+    assert log_in(rig, *token).fields(AUTHENTICATE, 1)["error_code"] == 0
+    assert rig.processors[0].sessions[1].principal == Principal("User", "alice", is_token=True)
+
+
 def test_session_keeps_lifetime_of_token_before_renewal(start: Start) -> None:
     rig = start(**KEY)
     token_id, secret = create_token(rig)
