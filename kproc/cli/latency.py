@@ -308,7 +308,7 @@ class _ProduceProbe:
 
 
 class _EndToEndProbe:
-    """Times from the Produce of a record to its arrival at a consumer that waits in a Fetch."""
+    """Measures the time from the Produce of a record until a consumer that waits in a Fetch has it."""
 
     def __init__(self, producer: _ProduceProbe, consumer: Client, interval_ms: float) -> None:
         from kproc.cli.offsets import served_offsets

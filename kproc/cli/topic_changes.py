@@ -142,7 +142,10 @@ def trim(
 
 
 def _print_trimmed(name: str, rows: list[dict[str, Any]], refusals: list[str], output: Format) -> None:
-    """Print the results of DeleteRecords. Raise a Failure for partitions with an error, and for `refusals`."""
+    """Print the results of DeleteRecords.
+
+    Raise a Failure with the errors of partitions and with `refusals`, the reasons why partitions were not requested.
+    """
     rows = sorted(rows, key=lambda row: int(row["partition_index"]))
     refused = [
         explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in rows if row["error_code"]

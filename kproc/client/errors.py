@@ -16,7 +16,7 @@ class ConnectionFailed(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker rejected the login or the client's certificate, its own is not trusted, or it requires TLS.
+    """The broker rejected the login or the client's certificate, or its own is not trusted, or it requires TLS.
 
     Do not retry.
     """

@@ -55,7 +55,7 @@ class LatestRecords:
         Raises INVALID_RECORD unless the records fill `raw` exactly. Headers and timestamps are not checked.
         """
         if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
-            raise _invalid(f"batch claims {count} records in {len(raw)} bytes, which is impossible")
+            raise _invalid(f"batch claims {count} records, which cannot fit into its {len(raw)} bytes")
         rows: dict[bytes | None, Row] = {}
         shapes = self._shapes
         position, left, size = 0, count, len(raw)

@@ -81,7 +81,7 @@ def check_lengths(raw: Buffer, count: int) -> None:
     """
     size = len(raw)
     if count * RECORD_BYTES_MIN > size:
-        raise _invalid(f"batch claims {count} records in {size} bytes, which is impossible")
+        raise _invalid(f"batch claims {count} records, which cannot fit into its {size} bytes")
     walked = min(count, LENGTHS_WALKED_MAX)
     position = number = 0
     try:

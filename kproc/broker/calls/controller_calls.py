@@ -64,7 +64,7 @@ class RaisedLeaderEpochs(Outcome):
 
 
 class LogLevels(msgspec.Struct, array_like=True):
-    """Levels of loggers, for all roles. None: the level of the parent logger."""
+    """A Handler's request to set log levels in all roles, by logger. None: the level of the parent logger."""
 
     levels: dict[str, str | None]
 

@@ -144,8 +144,8 @@ class GroupCoordinator:
         if topics.deleted:
             yield from self._removal.remove_deleted(topics.gone)
             yield from self.shares.states.remove_topics(topics.gone)
-        # Start all sessions at the end of the load, because clients cannot send heartbeats before. This loop takes far
-        # less time than the load.
+        # Start all sessions at the end of the load, because clients cannot send heartbeats before. The first ones
+        # lose little time, because this loop is far shorter than the load.
         for group_id, loaded in list(self._groups.items()):
             loaded.start_sessions(self._timing.now_ms())
             self.after_change(group_id)

@@ -302,7 +302,7 @@ class BrokerFigures:
 
     @property
     def unreported_groups(self) -> int:
-        """Number of groups that exceeded the limits of the Handlers' replies."""
+        """Number of groups that the Handlers only counted, because a reply has a limit of groups and offsets."""
         return sum(
             sum(counts.values()) for reply in self._replies.values() for counts in reply.more_groups.values()
         )

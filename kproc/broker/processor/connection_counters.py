@@ -79,7 +79,7 @@ class ClientCounters:
         self.reporter.opened(connection.listener, connection.origin.address)
 
     def is_here(self, connection: Connection) -> None:
-        """Count a connection that entered this Processor's tables: it is new, migrated here, or came back."""
+        """Count an open connection of a listener: it is new, migrated here, or came back from a failed migration."""
         self.listeners.is_here(connection.listener)
 
     def is_gone(self, connection: Connection) -> None:

@@ -80,7 +80,7 @@ class CountReporter:
 
     @property
     def totals(self) -> dict[Key, int]:
-        """Return the open connections by (address, listener). Callers must not change the result."""
+        """Return this Processor's numbers of open connections by (address, listener). Callers must not change them."""
         return self._totals
 
     def flush(self) -> None:

@@ -361,7 +361,7 @@ def respond(
 
 
 def _deliver(owned: OwnedPartition, target: ProduceTarget, result: AppendResult, *, waits: bool) -> None:
-    """Deliver one result now. If it `waits`, deliver it when a sync has confirmed the batch, unless it is an error."""
+    """Deliver one result: at once if it is an error or does not wait, otherwise when a sync has confirmed the batch."""
     row = row_of(owned.key[1], result)
     if waits and not result.error_code:
         owned.when_synced(result.last_offset + 1, DecideWhenSynced(target, row))

@@ -72,7 +72,11 @@ class Lookups:
             try:
                 thread.start()
             except RuntimeError as error:  # The user or the cgroup has reached its limit of threads.
-                logger.error("cannot resolve %s: %s", ", ".join(sorted(hosts)), error)
+                logger.error(
+                    "cannot resolve %s, because no thread for look-ups can be started: %s",
+                    ", ".join(sorted(hosts)),
+                    error,
+                )
                 on_found(lookup.found)
                 return
             self._thread = thread

@@ -49,7 +49,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def set_ticket_keys(context: ssl.SSLContext, keys: bytes) -> bool:
-    """Use these keys for session tickets. Return False if OpenSSL was not found; the context keeps random keys."""
+    """Use these keys for session tickets. If OpenSSL was not found or refuses them, return False: random keys stay."""
     openssl = library()
     if openssl is None:
         return False

@@ -407,8 +407,8 @@ class Supervisor:
     def _send_processes(self) -> None:
         """Send the controller the list of all processes, which it shows in the status and in the metrics."""
         role = self._table.get(CONTROLLER)
-        # If the control socket is full, send the list later instead of queueing one for every change. A stopped
-        # controller then gets only the latest list when it continues.
+        # If the controller's control socket is full, send the list later instead of queueing one for every change. A
+        # stopped controller then gets only the latest list when it continues.
         self._owes_processes = role is None or role.is_backed_up
         if role is not None and not role.is_backed_up:
             self._children.send(role, self._processes_message())

@@ -62,7 +62,8 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """The receiving end of a link.
 
-    `poll` returns a batch, `release` frees its bytes, `finish` says that no `poll` follows.
+    `poll` returns a batch of records, and `release` frees its bytes. `finish` ends the polling for good: the sender may
+    then send unpolled records elsewhere.
     """
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]: ...

@@ -214,7 +214,9 @@ def pause_threads(threads: Sequence[AgentThread]) -> Iterator[None]:
         for thread in threads:
             thread.post(pause)
         if not all(paused.acquire(timeout=_PAUSE_S) for _ in threads):
-            raise TimeoutError(f"a role did not pause within {_PAUSE_S:g} s")
+            raise TimeoutError(
+                f"a role did not finish its duty cycle within {_PAUSE_S:g} s, so it cannot be paused"
+            )
         yield
     finally:
         resume.set()

@@ -381,7 +381,7 @@ class DeadLetterWriter:
         else:
             self._counters.lost_letters += count
             logger.warning(
-                "%d dead letters of share partition %s are lost from offset %d to %d: %s",
+                "%d dead letters of share partition %s are lost, of records between the offsets %d and %d: %s",
                 *(count, partition.name, min(each.first for each in batch), max(each.last for each in batch)),
                 problem,
             )
