@@ -143,8 +143,8 @@ def _queue(
 ) -> Finding | None:
     """Return a finding if requests wait long for a Handler, and longer than Produce waits for the disk.
 
-    Return None otherwise. If all cores of the host are busy, they explain shorter waits. shares: by role the share of
-    the time in which it worked.
+    Return None otherwise. If all cores of the host are busy, only a longer wait counts, because waits for a core are
+    normal then. shares: by role the share (0 to 1) of the time in which it worked.
     """
     is_busy = host_busy is not None and host_busy >= _HOST_BUSY
     least_ms = _QUEUE_SLOW_BUSY_MS if is_busy else _QUEUE_SLOW_MS

@@ -117,7 +117,7 @@ def kill_client(
 
 
 def _is_address(connection_id: str) -> bool:
-    """Return True for a client's address. Ids join their parts by dashes, which addresses do not have."""
+    """Return True for a client's address, False for the id of a connection. Only ids have dashes."""
     return ":" in connection_id and "-" not in connection_id
 
 

@@ -110,7 +110,10 @@ class _CommandConfig:
 
     @property
     def file(self) -> Path | None:
-        """The file of `--command-config`, or else the profile's, or without a profile the variable's, or None."""
+        """The client configuration file: that of `--command-config`, or else that of the profile.
+
+        Without a profile: that of the variable KPROC_COMMAND_CONFIG, or None.
+        """
         named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None
         return self.path or (Path(named) if named else None)
 
@@ -257,7 +260,10 @@ def _source_of(bootstrap: str) -> str:
 
 
 def _prepared(client: Client, *, introduces: bool) -> Client:
-    """Limit the size of responses. With `introduces`, send kproc's name and version, which `kproc clients` shows."""
+    """Limit the size of the client's responses, and return the client.
+
+    introduces: send kproc's name and version, which `kproc clients` shows. If that fails, close the client.
+    """
     from kproc import __version__
 
     # Limit the size of responses: any user can listen at a free port, and could make a command of root fill the memory.

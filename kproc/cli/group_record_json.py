@@ -161,7 +161,7 @@ def _streams_value(value: StreamsRecordValue) -> Fields:
 
 
 def _tasks(tasks: MemberTasks) -> Fields:
-    """Return role -> subtopology -> partitions."""
+    """Return the tasks of a member of a streams group: role -> subtopology id -> list of partitions."""
     return {
         "active": partitions_by_subtopology(tasks.active),
         "standby": partitions_by_subtopology(tasks.standby),
@@ -170,9 +170,9 @@ def _tasks(tasks: MemberTasks) -> Fields:
 
 
 def _owned_tasks(tasks: OwnedTasks) -> Fields:
-    """Return role -> subtopology -> partitions.
+    """Return the tasks that a member of a streams group has: role -> subtopology id -> list of partitions.
 
-    For active tasks, partition -> epoch at which the member got the task.
+    An active task has its epoch: "active" -> subtopology id -> partition -> epoch at which the member got the task.
     """
     active: dict[str, dict[str, int]] = {}
     for (subtopology_id, partition), epoch in sorted(tasks.active.items()):
@@ -212,7 +212,7 @@ def _topics(partitions: Mapping[bytes, frozenset[int]]) -> dict[str, list[int]]:
 
 
 def _owned(owned: OwnedPartitions) -> dict[str, dict[str, int]]:
-    """Return topic id -> partition -> the epoch at which the partition was assigned to the member, or NO_EPOCH."""
+    """Return a member's partitions: topic id -> partition -> epoch at which the member got it, or NO_EPOCH."""
     return {
         uuid_text(topic_id): {str(partition): epoch for partition, epoch in sorted(epochs.items())}
         for topic_id, epochs in owned.items()

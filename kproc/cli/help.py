@@ -278,7 +278,10 @@ def _default_text(default: Any) -> str:
 
 
 def _limits(declared: Declaration, *, is_whole: bool) -> str:
-    """Return the option's range in words. With `is_whole`, also name limits that come from the protocol."""
+    """Return the option's range in words, or "" if it has none.
+
+    Without `is_whole`, omit limits of _UNBOUNDED and above, which the types of fields in the protocol set.
+    """
     low, high = declared.minimum, declared.maximum
     if high is not None and high >= _UNBOUNDED and not is_whole:
         high = None

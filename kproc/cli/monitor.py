@@ -133,7 +133,7 @@ def _follow(
 
 
 def _report_silent(answer: dict[str, Any], before: list[int]) -> list[int]:
-    """Print which Handlers do not respond if they are others than `before`, or that all respond again.
+    """Print which Handlers do not respond if they differ from `before`, or that all respond again.
 
     Return the indexes of Handlers that do not respond. Only the control listener reports them. At another listener the
     response waits for all Handlers.

@@ -71,8 +71,8 @@ class PageSnapshot(NamedTuple):
 class Source(NamedTuple):
     """Reads the data of one page. Both functions raise ClientError or Failure with the reason if they cannot.
 
-    update: returns the data. Its argument are the names of the rows on the screen, or None for all rows. survey: reads
-    the data that `update` does not read each time, or is None.
+    update: returns the data. Its argument has the names of the rows on the screen, or is None for all rows. survey:
+    reads the data that `update` does not read each time, or is None.
     """
 
     update: Callable[[Sequence[str] | None], PageSnapshot]
@@ -106,9 +106,9 @@ class TopPage:
 
 
 class ReadingPace:
-    """Limits how often an update or survey runs: after each one it rests for `rest` times the duration.
+    """Limits how often a page is read: after each reading it pauses for `rest` times the reading's duration.
 
-    A rest longer than `late_s` is shortened to the larger of `late_s` and _LEAST_REST times the duration.
+    A pause longer than `late_s` is shortened to the larger of `late_s` and _LEAST_REST times the duration.
     """
 
     def __init__(self, rest: int, late_s: float) -> None:
@@ -119,12 +119,12 @@ class ReadingPace:
 
     @property
     def is_due(self) -> bool:
-        """True if the rest after the last reading is over."""
+        """True if the pause after the last reading is over."""
         return time.monotonic() >= self._next_s
 
     @property
     def rest_s(self) -> float:
-        """The minimal time between two readings in seconds."""
+        """The pause after the last reading in seconds."""
         return min(self.took_s * self._rest, max(self._late_s, self.took_s * _LEAST_REST))
 
     def run(self, read: Callable[[], Any]) -> Any:

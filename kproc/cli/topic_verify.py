@@ -130,7 +130,10 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
 
 
 def _print(rows: list[dict[str, Any]], internal: set[str]) -> None:
-    """Print a row for each partition, without empty ones of the topics `internal`, which have 50 each by default."""
+    """Print a row for each partition, and a line for each unreadable batch.
+
+    Omit empty partitions of the topics `internal`, because each of these topics has 50 partitions by default.
+    """
     keys = ("topic", "partition", "batches", "records", "unreadable")
     shown = [row for row in rows if row["batches"] or row["topic"] not in internal]
     print_table([key.upper() for key in keys], [[row[key] for key in keys] for row in shown])

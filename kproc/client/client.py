@@ -364,7 +364,7 @@ class Client:
     ) -> dict[str, Any]:
         """Send a request in the newest version that client and broker support. Return the response's fields.
 
-        newest: newest version of the caller, instead of that in kproc/client/versions.py.
+        newest: the highest version to use, instead of that in kproc/client/versions.py.
         """
         return self.call(api_key, self.negotiate(api_key, newest=newest), fields)
 

@@ -16,9 +16,9 @@ class ConnectionFailed(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker rejected the login or the client's certificate, or its own is not trusted, or it requires TLS.
+    """The broker rejected the login or the client's certificate, or its listener requires TLS.
 
-    Do not retry.
+    Also raised if the client does not trust the broker's certificate. Do not retry.
     """
 
 

@@ -55,7 +55,7 @@ class Occasions(TypedDict, total=False):
 
 
 class Match(Occasions, total=False):
-    """Conditions that a request must meet to match a fault rule: all that are given.
+    """The conditions of a fault rule. A request matches the rule if it meets all conditions that are given.
 
     `*` at a name's end matches any rest.
     """

@@ -59,9 +59,9 @@ def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Ma
 
 
 def _require_utf8(value: object) -> None:
-    """Raise UnicodeEncodeError for a text with surrogates, which stand for other bytes of a command line.
+    """Raise UnicodeEncodeError for a text with surrogates, by which Python represents bytes that are not UTF-8.
 
-    json.dumps() accepts them, and the broker would call the whole request malformed.
+    json.dumps() accepts surrogates, and the broker would call the whole request malformed.
     """
     if isinstance(value, str):
         value.encode()

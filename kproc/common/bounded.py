@@ -28,10 +28,10 @@ def short_name(name: str) -> str:
 
 
 def shared_text(text: str) -> str:
-    """Return an equal text that was used before, so that equal texts take memory once, or `text` itself.
+    """Return a stored text that equals `text`, so that equal texts take memory once. Store `text` if there is none.
 
-    Texts of more than NAME_MAX characters are not shared. sys.intern() would keep the texts of all clients forever with
-    Python 3.12.0 to 3.12.6.
+    Texts of more than NAME_MAX characters are returned without being stored. sys.intern() would keep the texts of all
+    clients forever with Python 3.12.0 to 3.12.6.
     """
     return _cached_text(text) if len(text) <= NAME_MAX else text
 

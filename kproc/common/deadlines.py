@@ -43,10 +43,10 @@ class Deadlines(Generic[K]):
         return iter(self._at)
 
     def bring_forward(self, key: K, at: int | None) -> None:
-        """Set the deadline of `key` to `at`, unless it has an earlier one. None changes nothing.
+        """Set the deadline of `key` to `at`, unless the key has an earlier one. Do nothing if `at` is None.
 
-        A later `at` leaves the deadline as it is: its owner then checks once too often, which costs less than to move
-        the deadline.
+        A key that keeps an earlier deadline is due too early. Its user then checks it once in vain, which costs less
+        than to move the deadline each time.
         """
         known = self._at.get(key)
         if at is None or (known is not None and known <= at):
@@ -84,7 +84,10 @@ class Deadlines(Generic[K]):
         return self.pop_due(NEVER - 1)
 
     def _remove_stale(self) -> None:
-        """Remove stale entries at the front of the heap. Rebuild the heap without any when most entries are stale."""
+        """Remove entries at the heap's front whose key has no or another deadline now. Update `first`.
+
+        Rebuild the heap if most of its entries are of this kind.
+        """
         heap, at = self._heap, self._at
         while heap and at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)

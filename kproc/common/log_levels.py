@@ -42,7 +42,10 @@ def apply(levels: Levels) -> None:
 
 
 def _level_of(name: str) -> str:
-    """Return a logger's effective level. Do not call getLogger(), which would create a logger for a mere package."""
+    """Return the effective level of a logger, or of a package that has no logger of its own.
+
+    Do not call getLogger(), which would create a logger for the package.
+    """
     found = logging.Logger.manager.loggerDict[name]
     if isinstance(found, logging.Logger):
         return _name(found.getEffectiveLevel())

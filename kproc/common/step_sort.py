@@ -13,7 +13,7 @@ _RUN: Final = 200
 
 
 def sort_by_steps(items: Iterable[T | None], key: Callable[[T], Any]) -> Iterator[T | None]:
-    """Yield None for each item while all of them are read, then yield those that are not None, sorted.
+    """Read `items` and yield None for each. Then yield the items that are not None, sorted by `key`.
 
     Runs of 200 items are sorted while the items are read. The sorted runs are merged while the result is read.
     """

@@ -214,7 +214,7 @@ class Broker:
 
     @property
     def requests(self) -> RequestRecorder:
-        """The requests of clients, recorded between `start()` and `stop()` or in a `with recording()` block."""
+        """Recorder of the requests of clients: `requests.start()` and `.stop()`, or `with requests.recording()`."""
         if self._requests is None:
             from kproc.embedded.requests import RequestRecorder
 

@@ -68,7 +68,10 @@ def _roles(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _requests(client: Client) -> Iterator[str]:
-    """Yield a text for requests in progress except long polls, for syncs, the cleaner's work, and silent roles."""
+    """Yield a text for each kind of unfinished work: requests except long polls, syncs, and work of the cleaner.
+
+    Yield a text for roles that do not answer, too, because their work is unknown.
+    """
     found = client.operate("topics")
     connections = client.operate("clients")
     waiting = [row for row in connections["clients"] if row["inflight"] and row["client_id"] != OWN_CLIENT_ID]

@@ -155,7 +155,9 @@ class _FetchedBatch(NamedTuple):
 
 
 def _visible_batches(row: dict[str, Any], level: int) -> Iterator[tuple[_FetchedBatch, bool]]:
-    """Yield every complete batch with True if its records are hidden: markers, and aborted records.
+    """Yield (batch, is_hidden) for each complete batch. Consumers do not see the records of a hidden batch.
+
+    Batches of markers are hidden, and with read_committed those of aborted transactions.
 
     A Fetch with read_committed lists the aborted transactions of its range: each hides the batches of its producer from
     its first offset on, up to the marker that ends it (KIP-98).

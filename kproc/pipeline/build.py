@@ -248,7 +248,7 @@ class Builder:
 def _cast(column: Column, kind: str | None) -> Column:
     """Return a column of bytes as type `kind`. None or "binary" leaves it unchanged.
 
-    Numbers and times are parsed as text, because Kafka's tools write them as text.
+    The bytes of numbers and times are parsed as text, because Kafka's tools write them as text.
     """
     if kind is None or kind == "binary":
         return column

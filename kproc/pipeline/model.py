@@ -26,7 +26,10 @@ DEFAULT_MASTER: Final = "local[*,4]"
 
 @dataclass(frozen=True)
 class Trigger:
-    """Trigger of batches: every `interval_ms`, `available-now` (all present records, then the end), or `once` (one)."""
+    """The time at which Spark starts batches: every `interval_ms`, or by `kind`.
+
+    `available-now`: all present records in one or more batches, then the query ends. `once`: one batch, then it ends.
+    """
 
     kind: str = "interval"
     interval_ms: int = 1000

@@ -82,7 +82,7 @@ def _by_name(name: str, directory: Path) -> ModuleType:
 def _behind_standard_library() -> int:
     """Return the index in `sys.path` after the standard library.
 
-    Inserted there, a project's directory with a module `queue` does not hide that of the standard library.
+    A project's directory that is inserted there cannot hide a module of the standard library, such as `queue`.
     """
     library = os.path.dirname(os.__file__)
     parts = (library, os.path.join(library, "lib-dynload"))

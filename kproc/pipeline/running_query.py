@@ -59,7 +59,7 @@ class RunningQuery:
         return rows[::-1]
 
     def state_name(self, *, is_active: bool) -> str:
-        """Return the state for the screen. is_active: `is_active` before the last reports were read."""
+        """Return the state for the screen. is_active: True if the query ran when its last reports were read."""
         if not is_active:
             return "ended"
         if self.thread is not None:

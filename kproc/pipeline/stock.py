@@ -22,9 +22,9 @@ _OPTIONAL: Final = "jsr305"
 
 
 def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the connector's jars that `given` lacks, or none if `given` has the connector itself.
+    """Return the paths of the connector's jars that the paths `given` lack, from the local Maven repository.
 
-    Raises PipelineError, with advice, if the local Maven repository lacks a jar.
+    Return none if they have the connector itself. Raises PipelineError, with advice, if the repository lacks a jar.
     """
     names = [path.rpartition("/")[2] for path in given]
     if any(name.startswith(CONNECTOR) for name in names):

@@ -65,7 +65,10 @@ def _hashes(column: pa.Array) -> UInt64s:
 
 
 def _masks(lengths: Int64s) -> UInt64s:
-    """Return a mask for the word of each row that clears bytes after the row's end. Rows can be shorter than a word."""
+    """Return a mask for each row: applied to the row's first 8 bytes, it clears the bytes after the row's end.
+
+    It clears nothing if the row has 8 bytes or more.
+    """
     bits = (np.minimum(lengths, _WORD) * 8).astype(np.uint64)
     # numpy does not define a shift by 64 bits, so empty rows get the mask 0 separately.
     full = np.uint64(0xFFFFFFFFFFFFFFFF)

@@ -74,9 +74,9 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
 
 
 def _log_start(starts: OffsetCheckpoint, path: Path, topic: str, partition: int) -> int:
-    """Return a partition's log start by the checkpoint, or 0.
+    """Return a partition's log start offset as the checkpoint file of its data directory has it, or 0.
 
-    Apache Kafka's checkpoint has no topic ids. Then use the entry with the topic's name, as Kafka does.
+    Apache Kafka's file has no topic ids. Then use the entry with the topic's name, as Kafka does.
     """
     named = starts.by_name.get((topic, partition), 0)
     fs = OsFs()

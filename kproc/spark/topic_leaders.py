@@ -41,11 +41,11 @@ class TopicLeaders:
         """True if a leader has moved or was unreachable since the leaders of all busy lanes were last requested."""
 
     def mark_stale(self) -> None:
-        """Let the BatchProducer request the leaders of its busy lanes again in its next duty cycle."""
+        """Let the BatchProducer request the leaders of all partitions with unacknowledged batches again, soon."""
         self.is_stale = True
 
     def mark_fresh(self) -> None:
-        """Mark the leaders of all busy lanes as current."""
+        """Mark the leaders of all partitions with unacknowledged batches as current."""
         self.is_stale = False
 
     def of(self, lane: Lane) -> int:

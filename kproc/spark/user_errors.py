@@ -35,7 +35,7 @@ def is_for_users(error: BaseException) -> bool:
 
 
 def sentence_first_rows(rows: Iterator[_Row]) -> Iterator[_Row]:
-    """Yield the rows. An error on the way is shown as by `sentence_first`."""
+    """Yield the rows. Show an error of `rows` as `sentence_first` does."""
     with sentence_first():
         yield from rows
 

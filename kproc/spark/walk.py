@@ -133,7 +133,10 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
 
 
 def _long_step(raw: bytes, position: int) -> tuple[int, int]:
-    """Return the bytes of a record including its length, and the bytes of the length, which are more than one."""
+    """Return (size of the record at `position` with its length field, size of that field) in bytes.
+
+    Called for length fields of more than two bytes.
+    """
     length = raw[position] & 127
     size = 1
     while size < _VARINT_BYTES_MAX:

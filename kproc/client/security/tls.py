@@ -72,8 +72,8 @@ def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSL
 def first_cause(sock: socket.socket, error: OSError) -> OSError:
     """Return the peer's alert if it sent one before it closed the connection, or else `error`.
 
-    If the peer has closed the connection, a write reports only that. The alert with the reason is still in the socket's
-    receive buffer, so this function reads it.
+    After the peer has closed the connection, the error of a write does not contain the alert, which says why. The alert
+    is still in the socket's receive buffer, so this function reads it.
     """
     try:
         sock.recv(1)

@@ -31,8 +31,8 @@ def run_load(
     """Run the generator once and return its result.
 
     mode: the generator's mode. pids: processes whose CPU time the generator measures. options: the generator's options,
-    with underscores. on_held: called when mode idle has all its connections, or when mode fetch with hold="yes" has
-    read the topic for its index. The run continues when `on_held` returns.
+    with underscores. on_held: called when mode idle has opened all connections, or with hold="yes" before
+    mode fetch sends its first timed request. The run continues when `on_held` returns.
 
     Raises LoadFailed if the generator fails or receives wrong responses.
     """

@@ -79,7 +79,7 @@ class TransactionSeries:
         return bool(self._partitions)
 
     def add(self, topic: str, partition: int) -> None:
-        """Add a partition to the transaction unless it is already in it. The first partition opens the transaction."""
+        """Add a partition to the transaction if the transaction lacks it. The first partition opens the transaction."""
         if partition in self._partitions:
             return
         fields = {

@@ -46,7 +46,7 @@ def candidates(cpus: float) -> list[ProcessCounts]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Summary of a layout's runs: medians, `low` and `high` throughput, and the bottleneck of the median run.
+    """Summary of a layout's runs: medians, lowest and highest throughput, and the bottleneck of the median run.
 
     ratio: throughput relative to the best layout. is_as_good: True if the difference to the best layout can be noise.
     """

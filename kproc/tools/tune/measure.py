@@ -113,7 +113,7 @@ WORKLOADS: Final = {
 class RunOptions:
     """Options of one run: its round, the duration of its load, and the load's connections and partitions.
 
-    connections: number to use instead of the workload's own. partitions: number of each topic.
+    connections: number to use instead of the workload's own. partitions: number of partitions of each topic.
     """
 
     number: int = 1
