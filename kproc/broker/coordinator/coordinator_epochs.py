@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class CoordinatorEpochs:
-    """Coordinator epochs that one Handler has requested from the controller, or received and not used yet."""
+    """The coordinator epochs that one Handler has requested from the controller, or has received and not used yet."""
 
     def __init__(
         self,
@@ -61,7 +61,10 @@ class CoordinatorEpochs:
             self.unsent[key] = None
 
     def discard(self, key: PartitionKey) -> None:
-        """Discard the epoch of a partition with another owner, because the owner's epoch can be newer."""
+        """Discard the unused epoch of a partition that another Handler owns now.
+
+        That Handler can have a newer epoch.
+        """
         self._known.pop(key, None)
         self._requested.pop(key, None)
         self.unsent.pop(key, None)

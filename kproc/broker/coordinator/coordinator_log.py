@@ -1,9 +1,9 @@
 """CoordinatorLog: one coordinator and its log. It loads the coordinator from the log, and appends its writes.
 
 The load runs in steps, one per duty cycle: first it reads the log, then it replays the last record of each key
-(coordinator_replay.py), then the coordinator prepares for requests (steps.py). Writes are queued until the end of a
-drain, so that the commits of many consumers become one batch, one pwritev and one fdatasync. A batch belongs to one
-transaction or to none, so a write of another producer begins another batch. A marker is appended behind all earlier
+(coordinator_replay.py), then the coordinator prepares for requests (steps.py). Writes are queued until the end of the
+duty cycle, so that the commits of many consumers become one batch, one pwritev and one fdatasync. A batch belongs to
+one transaction or to none, so a write of another producer begins another batch. A marker is appended behind all earlier
 writes and takes effect at once.
 """
 
@@ -83,7 +83,10 @@ class Guard(NamedTuple):
     discard: Callable[[Coordinator], None]
 
     def run(self, coordinator: Coordinator, what: str, work: Callable[..., object], *arguments: Any) -> bool:
-        """Run `work`. Return False if it raised. `what` is the subject of the log line."""
+        """Run `work` with `arguments`. Return False if it raised.
+
+        `what` names the work in the log line of the exception.
+        """
         if self.containment.run(what, None, work, *arguments):
             return True
         self.discard(coordinator)
@@ -189,7 +192,10 @@ class CoordinatorLog(Generic[C]):
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest size of a record's key and value together. Follows changes of the topic's `max.message.bytes`."""
+        """The largest size in bytes of a record's key and value together.
+
+        It follows changes of the topic's `max.message.bytes`.
+        """
         size_max: int = self.owned.log.state.config.max_message_bytes
         return size_max - _BATCH_OVERHEAD_BYTES - _RECORD_OVERHEAD_BYTES
 
@@ -199,7 +205,7 @@ class CoordinatorLog(Generic[C]):
         self._dirty[self] = None
 
     def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
-        """Return a callback that runs `callback` of the coordinator in the Guard."""
+        """Return a function that calls `callback`, a method of the coordinator, by `Guard.run`."""
 
         def later(*arguments: Any) -> None:
             self._guard.run(self.coordinator, "the callback of a coordinator", callback, *arguments)
@@ -207,10 +213,10 @@ class CoordinatorLog(Generic[C]):
         return later
 
     def release(self) -> None:
-        """Append the queued writes. Later ones fail, because the log is about to be closed.
+        """Append the queued writes. Later writes fail, because the log is about to be closed.
 
         A callback of the coordinator can still write, for example when another coordinator responds. A closed log is
-        not synced any more, so that such a write would wait for ever.
+        not synced any more, so without the failure such a write would wait for ever.
         """
         self.flush()
         self._is_released = True
@@ -283,9 +289,10 @@ class CoordinatorLog(Generic[C]):
         return code
 
     def _pack(self, writes: Sequence[Write]) -> tuple[list[bytearray], list[list[_Span]]]:
-        """Encode all records in order. Return the batches, and for each write the spans of its records.
+        """Encode the records of all writes in order.
 
-        The records of a write are in one batch if they fit into one.
+        Return the batches, and for each write the places of its records in them. The records of a write are in one
+        batch if they fit into one.
         """
         size_max = self.owned.log.state.config.max_message_bytes
         now_ms = self._clock.wall_ms()
@@ -368,7 +375,7 @@ class CoordinatorLog(Generic[C]):
         return start
 
     def when_durable(self, on_code: OnCode) -> None:
-        """Call `on_code` when all present records are as durable as acks=all promises, or if their sync failed."""
+        """Call `on_code` with NONE when all present records are durable, or with the error of their sync."""
         self._when_durable([on_code])
 
     def _when_durable(self, callbacks: Sequence[OnCode]) -> None:

@@ -3,8 +3,8 @@
 The coordinator then replays only these records, so superseded records cost little more than reading them. A record of a
 transaction is pending until its commit marker. From then on it counts, unless the log has a later record of its key.
 
-Updates are an exception: they build on the record of another key, the base, and on each other. All updates behind the
-last record of the base count.
+Updates are an exception. An update changes a part of the state in the record of another key, its base. All updates
+behind the last record of their base count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _PART_BYTES: Final = 2_000
 
 
 class ReplayedRecord(NamedTuple):
-    """The last record of a key, or an update. `producer`: the record belongs to this producer's open transaction."""
+    """The last record of a key, or an update.
+
+    `producer` is set if the record belongs to a transaction of that producer that is still open.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -116,7 +119,7 @@ class CoordinatorReplay:
         yield (position - reported) // _BYTES_PER_COST
 
     def _add_one(self, raw: bytes, base_offset: int) -> None:
-        """Add a batch of one record, a frequent case."""
+        """Add a batch that has only one record. This is a frequent case."""
         end, row = read_row(raw, 0)
         if end != len(raw):
             raise Corrupt(f"bytes follow the only record of the batch at offset {base_offset}")
@@ -126,7 +129,10 @@ class CoordinatorReplay:
     def _add_with_updates(
         self, raw: bytes, count: int, base_offset: int, base_key_of: Callable[[bytes], bytes | None]
     ) -> None:
-        """Add a batch that may have updates. A record with a base's key supersedes the earlier updates of that base."""
+        """Add a batch that may have updates.
+
+        A record with the key of a base supersedes the earlier updates of that base.
+        """
         position = 0
         for _ in range(count):
             position, row = read_row(raw, position)

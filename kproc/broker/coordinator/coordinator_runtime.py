@@ -1,11 +1,11 @@
 """CoordinatorRuntime: runs all coordinators of one Handler and the logs that store their state.
 
-shard.py has the states of a coordinator's partition. A coordinator is created at the first use of its partition, or, if
-its kind is eager, as soon as the partition is ours. rules.py has the interface between runtime and coordinators, and
-topic_coordinators.py the one between runtime and APIs.
+shard.py has the states of a coordinator's partition. A coordinator is created at the first use of its partition. If its
+kind is eager, it is created as soon as this Handler owns the partition. rules.py has the interface between runtime and
+coordinators, and topic_coordinators.py the one between runtime and APIs.
 
-All coordinators share one heap of deadlines and one list of pending writes, and `_busy` has the shards with work. So a
-duty cycle without work costs the same with any number of topics.
+All coordinators share one heap of deadlines and one list of logs with queued writes, and `_busy` has the shards with
+work. So a duty cycle without work costs the same with any number of topics.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ class CoordinatorRuntime:
     def ready_log(self, key: PartitionKey) -> CoordinatorLog[Any]:
         """Return the log of a partition of this Handler, with its loaded coordinator. Start the load if necessary.
 
-        Raises KafkaError with the code for the client: COORDINATOR_LOAD_IN_PROGRESS until the load has ended and the
-        requests that were parked for it have run; NOT_COORDINATOR; COORDINATOR_NOT_AVAILABLE if this Handler stops.
+        Raises KafkaError with the code for the client. COORDINATOR_LOAD_IN_PROGRESS: the load has not ended, or
+        requests that were parked for it have not run yet. NOT_COORDINATOR: another Handler owns the partition, or its
+        log cannot be loaded. COORDINATOR_NOT_AVAILABLE: this Handler stops.
         """
         shard = self._shard(key)
         if shard.log is None or shard.state is not ShardState.READY or shard.waiting:
@@ -130,9 +131,9 @@ class CoordinatorRuntime:
         return shard.log
 
     def park(self, key: PartitionKey, on_wake: OnWake) -> None:
-        """Call back once, when a request that got COORDINATOR_LOAD_IN_PROGRESS should try again.
+        """Call `on_wake` once, when a request that got COORDINATOR_LOAD_IN_PROGRESS should try again.
 
-        If the callback raises an unexpected exception, only the request that parks it fails.
+        If `on_wake` raises an unexpected exception, only its own request fails.
         """
         now_ms = self._clock.now_ns() // NS_PER_MS
         shard = self._shards.setdefault(key, Shard(key))
@@ -151,9 +152,10 @@ class CoordinatorRuntime:
             self._discard(shard.log.coordinator)
 
     def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-        """Append a transaction marker to a partition of this Handler. `on_code` gets NONE if durable, or an error.
+        """Append a transaction marker to a partition of this Handler.
 
-        Raises KafkaError if the partition has no loaded coordinator, or if the outcome is unknown after an exception.
+        `on_code` gets NONE when it is durable, or an error. Raises KafkaError if the partition has no loaded
+        coordinator. Also raises it after an unexpected exception, when the marker may be in the log or not.
         """
         log = self.ready_log(key)
         codes: list[Code] = []
@@ -182,7 +184,10 @@ class CoordinatorRuntime:
         return [took_ns for ended_ns, took_ns in self._loads[name] if ended_ns > since_ns]
 
     def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
-        """Load the coordinators of this Handler's partitions of a topic that have records, then call back."""
+        """Load the coordinators of those partitions of a topic that this Handler owns and that have records.
+
+        Then call back.
+        """
         if not self.by_topic[name].kind.is_eager:
             for key in self._absent_with_records(name):
                 self._try_at(key, 0)
@@ -190,7 +195,7 @@ class CoordinatorRuntime:
         self._report_loaded()
 
     def start_survey(self, work: steps.Work) -> None:
-        """Run work in steps that reads many coordinators. It must expect that they are released meanwhile."""
+        """Run `work`, which reads many coordinators, in steps. Between two steps, coordinators can be released."""
         self._surveys.add(work)
 
     def _report_loaded(self) -> None:
@@ -244,7 +249,7 @@ class CoordinatorRuntime:
             self._opening_ns += self._clock.now_ns() - now_ns
 
     def _open(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
-        """Open the log and create the coordinator: the shard is loading, or already ready."""
+        """Open the log and create the coordinator. Return its shard, which is loading or already ready."""
         try:
             owned = self._partitions.get(key[0], partition)
         except PartitionMoving as error:
@@ -267,7 +272,10 @@ class CoordinatorRuntime:
         return shard
 
     def _load_some(self, shard: Shard[Any]) -> None:
-        """Run one step of a load. At the end, the shard is ready or failed, or, after a Shortage, opening again."""
+        """Run one step of a load. When the load ends, the shard is ready or failed.
+
+        After a Shortage it is opening again.
+        """
         log = shard.log
         assert log is not None, "a shard without a log does not load"
         if not self._containment.run(
@@ -285,7 +293,7 @@ class CoordinatorRuntime:
             self._update(shard)
 
     def _try_at(self, key: PartitionKey, delay_ms: int) -> None:
-        """Schedule the opening of a partition's shard after `delay_ms`, without a request."""
+        """Open a partition's shard after `delay_ms`, even if no request comes."""
         shard = self._shards.setdefault(key, Shard(key))
         if shard.log is None:
             shard.state = ShardState.OPENING
@@ -401,7 +409,10 @@ class CoordinatorRuntime:
                 self.release((each.topic.name, each.partition.index))
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
-        """Release the coordinators of deleted internal topics. The others start to remove their state about topics."""
+        """Release the coordinators of deleted internal topics.
+
+        The coordinators of other topics start to remove their state about the deleted topics.
+        """
         names = {topic.name for topic in topics}
         for key in list(self._shards):
             if key[0] in names:
@@ -501,7 +512,7 @@ class CoordinatorRuntime:
         return work
 
     def _wake(self, shard: Shard[Any]) -> int:
-        """Let the requests of a shard try once more, in their order. Return their number."""
+        """Repeat the requests that wait for a shard, in their order. Return the number of requests."""
         waiting = shard.dequeue()
         for on_wake in waiting:
             on_wake()
@@ -509,7 +520,7 @@ class CoordinatorRuntime:
         return len(waiting)
 
     def follow_time(self) -> None:
-        """Sweep now instead of after the intervals, because the broker's time was moved."""
+        """Start the sweeps of all coordinators in the next duty cycle, because a test has moved the broker's time."""
         self._sweep_at_ms = dict.fromkeys(self._sweep_at_ms, 0)
         self._next_sweep_ms = 0 if self._sweep_at_ms else NEVER
 
@@ -527,5 +538,8 @@ class CoordinatorRuntime:
 
     @property
     def has_steps(self) -> bool:
-        """True if a coordinator has steps to run. A released one may still have to answer its waiting requests."""
+        """True if a coordinator has steps to run.
+
+        This can be a released coordinator that still answers its waiting requests.
+        """
         return bool(self._stepping.waiting)

@@ -55,7 +55,10 @@ class MemberDeadlines(Generic[M]):
         self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
 
     def start_rebalance_timeout(self, member: M, now_ms: int, timeout_ms: int) -> None:
-        """Start the timeout of a member's next rebalance step, unless it runs. When it ends, the member is removed."""
+        """Start the timeout of a member's next rebalance step, unless it is running already.
+
+        A member whose timeout ends is in the result of `pop_due`, and the group removes it.
+        """
         # A running timeout is not extended. Otherwise a member that sends heartbeats and does not do its step
         # would delay the rebalance for ever.
         if member.rebalance_deadline_ms is None:
@@ -79,7 +82,7 @@ class MemberDeadlines(Generic[M]):
     ) -> tuple[list[M], bool]:
         """Return (members whose session or rebalance timeout is over, True if the target assignment is due).
 
-        limit: the largest number of deadlines that are examined.
+        limit: the largest number of deadlines that this call examines.
         """
         expired: list[M] = []
         is_assignment_due = False

@@ -110,7 +110,10 @@ class RecordCodec(Generic[T, V]):
 
 
 def _no_such_name(path: str, name: str) -> None:
-    """Reject a name that the schema at `path` (record type, or a struct in it) does not have: a bug of the caller."""
+    """Raise ValueError for a field that the caller gives and the schema lacks, which is a bug of the caller.
+
+    path: the record type, or a struct in it.
+    """
     raise ValueError(f"cannot encode {path}: its schema has no field {name}")
 
 
@@ -118,14 +121,14 @@ def _no_such_name(path: str, name: str) -> None:
 
 
 def partitions_schema(path: str, *fields: Field) -> Schema:
-    """Return the schema of a topic with partitions, and perhaps more fields."""
+    """Return the schema of one topic: its id, its partitions and the additional `fields`."""
     return Schema(
         path, True, (Field("topic_id", "uuid"), Field("partitions", "int32", is_array=True), *fields)
     )
 
 
 def partitions_by_topic(partitions: Mapping[bytes, frozenset[int]]) -> list[dict[str, Any]]:
-    """Return partitions as the list of topics that records have."""
+    """Return partitions by topic id as the list of topics that a record of a group has."""
     return [
         {"topic_id": topic_id, "partitions": sorted(numbers)}
         for topic_id, numbers in sorted(partitions.items())

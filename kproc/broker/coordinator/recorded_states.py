@@ -1,7 +1,7 @@
 """States of groups that only records change: appending records to such a state, and replaying it from the log.
 
-The groups of one protocol belong to an object of its own beside the group coordinator (ConsumerGroups, for example),
-which uses `append_and_apply` and `StateReplay`.
+A group coordinator has one object for the groups of each protocol, for example ConsumerGroups. These objects use
+`append_and_apply` and `StateReplay`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def append_and_apply(
 ) -> None:
     """Append records at once, so that the next step of a request sees their effect.
 
-    `apply` gets the number of each record that is in the log. Raises KafkaError unless all are. The records are not
-    durable yet: the coordinator answers the request when they are.
+    `apply` gets the index of each record that is in the log. Raises KafkaError unless all records are. The records are
+    not durable yet. The coordinator answers the request when they are.
     """
     failure = ErrorCode.NONE
     count = 0
@@ -92,7 +92,7 @@ class StateReplay(Generic[S]):
         state.apply(key, value)
 
     def pop(self) -> list[S]:
-        """Return the states of the groups that exist after the replay. Call it once."""
+        """Remove and return the states of the groups that exist after the replay."""
         states, self._states = list(self._states.values()), {}
         for state in states:
             # A crash can cut a series of tombstones of one member. What is left must not become a member

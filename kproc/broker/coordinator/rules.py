@@ -1,9 +1,9 @@
 """Coordinator: the interface between a coordinator's rules, for one partition of an internal topic, and its runtime.
 
-The runtime (coordinator_runtime.py) replays the partition's log into the rules, then lets requests ask them.
-The rules write durable state through a `CoordinatorLog` (coordinator_log.py). Their state follows the log: it changes
-when a record is appended, never before, so a failed write has nothing to undo. A request that caused or reads a change
-is answered when the change is as durable as acks=all promises.
+The runtime (coordinator_runtime.py) replays the partition's log into the rules, then passes requests to them. The rules
+write durable state through a `CoordinatorLog` (coordinator_log.py). Their state follows the log: it changes when a
+record is appended, never before, so a failed write has nothing to undo. A request that caused or reads a change is
+answered when the change is as durable as acks=all promises.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ApplyRecord = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class KnownTopics:
-    """The topics that exist or were deleted, for coordinators, whose state names topics by id or name."""
+    """The topics that exist or were deleted. The states of coordinators refer to topics by id or name."""
 
     id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
     deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
@@ -59,7 +59,10 @@ class KnownTopics:
 
 
 class DeletedTopics(NamedTuple):
-    """The topics whose deletion is recorded: all their ids, and those of their names that no newer topic has."""
+    """The topics whose deletion is recorded.
+
+    `ids` has the ids of all of them. `names` has only the names that no existing topic has.
+    """
 
     ids: Container[bytes]
     names: frozenset[str]
@@ -139,7 +142,7 @@ class Coordinator(Protocol):
         """Do the work that is due at the deadline `name`, which the coordinator has set itself."""
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Start to drop the state about deleted topics. From now on requests must not see that state."""
+        """Start to remove the state about deleted topics. From now on requests must not see that state."""
 
     def start_sweep(self) -> None:
         """Start a sweep over the whole state, for example for expired offsets."""
@@ -175,5 +178,5 @@ _CODE_OF_WRITE: Final[dict[int, ErrorCode]] = {
 
 
 def write_error(code: int) -> int:
-    """Return the error code for the client of an append that failed with `code`. Other codes stay as they are."""
+    """Return the error code that a client gets if an append failed with `code`. Most codes are returned unchanged."""
     return _CODE_OF_WRITE.get(code, code)

@@ -61,13 +61,19 @@ class Shard(Generic[C]):
         self.is_settled = False  # The next duty cycle wakes the requests.
 
     def park(self, on_wake: OnWake, now_ms: int) -> None:
-        """Let a request wait. Each request waits once: it then tries again and returns any error."""
+        """Let a request wait.
+
+        A request waits only once: afterwards it tries again and returns any error to its client.
+        """
         if not self.waiting:
             self.wait_ends_ms = now_ms + WAIT_MS
         self.waiting.append(on_wake)
 
     def dequeue(self) -> list[OnWake]:
-        """Empty the queue and return its requests. A request that parks later waits for its own 200 ms."""
+        """Empty the queue and return the functions that repeat its requests.
+
+        A request that parks later waits up to 200 ms of its own.
+        """
         waiting, self.waiting = self.waiting, []
         self.wait_ends_ms, self.is_settled = NEVER, False
         return waiting

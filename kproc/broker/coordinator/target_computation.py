@@ -24,7 +24,10 @@ FIRST_COST: Final = 1_000
 
 
 class TargetComputation:
-    """The unfinished computation of one group's target assignment, or nothing. At its end it appends the target."""
+    """The unfinished computation of one group's target assignment, if there is one.
+
+    Its last step appends the target.
+    """
 
     __slots__ = ("_deadlines", "_group_id", "_unscheduled", "is_running")
 
@@ -35,7 +38,11 @@ class TargetComputation:
         self.is_running = False
 
     def start(self, work: Work, now_ms: int) -> bool:
-        """Run the first part of the work. Return True if that was all. Raises KafkaError if the work raises it now."""
+        """Run the first part of `work`. Return True if no part is left.
+
+        Raises KafkaError if this first part raises it. A later part logs the error, and the computation starts again
+        after a pause.
+        """
         cost = 0
         for part in work:
             cost += part
@@ -46,7 +53,10 @@ class TargetComputation:
         return True
 
     def pop_unscheduled(self) -> Work | None:
-        """Return the rest of the work for the coordinator's steps, or None. A second call returns None."""
+        """Return the rest of the work, which the coordinator adds to its steps.
+
+        Return None if there is none, or if an earlier call has returned it.
+        """
         work, self._unscheduled = self._unscheduled, None
         return work
 

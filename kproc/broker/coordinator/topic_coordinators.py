@@ -50,9 +50,9 @@ class TopicCoordinators(Generic[C]):
         return log.coordinator
 
     def park(self, index: int, on_wake: OnWake) -> None:
-        """Call back when a coordinator is loaded, when it belongs to another Handler, or after 200 ms.
+        """Call `on_wake` when a coordinator is loaded, when it belongs to another Handler, or after 200 ms.
 
-        The request then tries once more and returns whatever error it gets.
+        The request then tries once more and returns any error to its client.
         """
         self._runtime.park((self.kind.topic, index), on_wake)
 
@@ -72,7 +72,7 @@ class TopicCoordinators(Generic[C]):
         return self._runtime.loaded(self.kind.topic)
 
     def start_survey(self, work: Work) -> None:
-        """Run work in steps that reads many coordinators. It must expect that they are released meanwhile."""
+        """Run `work`, which reads many coordinators, in steps. Between two steps, coordinators can be released."""
         self._runtime.start_survey(work)
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:

@@ -1,7 +1,8 @@
 """ClassicGroups: the groups of the classic protocol of one coordinator, and requests to them.
 
-It shares the coordinator's groups, because a group id has one group. Members wait for each other, so that most requests
-are answered later: `responses` sends the answers. A group that only stores offsets is a classic group, too (KIP-211).
+The groups are in the coordinator's dictionary, because a group id has one group, whatever its protocol. Members wait
+for each other, so that most requests are answered later: `responses` sends the answers. A group that only stores
+offsets is a classic group, too (KIP-211).
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ class ClassicGroups:
         self.is_over = False  # True after the coordinator has resigned or was abandoned.
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """Return a classic group. None if there is no such group, or if it has another protocol."""
+        """Return a classic group. None if no group has this id, or if the group has another protocol."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def add(self, group_id: str) -> ClassicGroup:
-        """Add an empty group. It replaces a group with the same id."""
+        """Add an empty classic group. It replaces a group with the same id."""
         group = self._groups[group_id] = ClassicGroup(group_id, self.environment)
         return group
 
@@ -94,9 +95,10 @@ class ClassicGroups:
         return self._groups.get(group_id) or self.add(group_id)
 
     def add_unwritten(self, group_id: str) -> ClassicGroup:
-        """Add a group without a record in the log. If there are too many, delete the oldest one without members.
+        """Add a classic group without a record in the log.
 
-        A client can create one with each request, so without a limit it could fill the memory.
+        If there are too many, delete the oldest one without members. A client can create such a group with each
+        request, so without a limit it could fill the memory.
         """
         group = self.add(group_id)
         self._unwritten[group_id] = None
@@ -116,7 +118,7 @@ class ClassicGroups:
         self._replayed[group_id] = snapshot
 
     def restore_replayed(self) -> Work:
-        """Add the groups that exist after the replay of the log, in steps. Called once."""
+        """Add the groups that exist after the replay of the log, in steps. Call it once, at the end of the replay."""
         replayed, self._replayed = self._replayed, {}
         for group_id in list(replayed):
             group = ClassicGroup(group_id, self.environment)
@@ -159,7 +161,7 @@ class ClassicGroups:
     # -- member ids that no client has used yet ----------------------------------------------------------------
 
     def _add_pending(self, group_id: str, member_id: str) -> None:
-        """Add a member id that a client got but has not used. If there are too many, discard the oldest one.
+        """Store a member id that a client got but has not used yet. If there are too many, discard the oldest one.
 
         Every JoinGroup without a member id gets a new one, so without a limit clients could fill the memory.
         """
@@ -172,7 +174,7 @@ class ClassicGroups:
                 group.discard_pending(oldest_id, self._timing.now_ms())
 
     def discard_used_pending(self) -> None:
-        """Discard the ids that a client has used by now, or whose time is over, from the list of pending ones."""
+        """Remove member ids from the list of unused ones if a client has joined with them, or if they have expired."""
         self._pending = {
             (group_id, member_id): None
             for group_id, member_id in self._pending
@@ -210,9 +212,10 @@ class ClassicGroups:
 
 
 def _pop_excess(table: dict[T, None], entries_max: int, group_id_of: Callable[[T], str]) -> T | None:
-    """Remove and return the oldest entry if there are too many, or too many with long group ids. None: there are not.
+    """Remove and return the oldest entry if the table exceeds a limit. Return None if it does not.
 
-    Entries with long group ids are counted only if the newest entry is one of them.
+    One limit is for all entries, a lower one for entries with long group ids. The lower one is checked only if the
+    newest entry has a long group id.
     """
     oldest: T | None = None
     if len(group_id_of(next(reversed(table)))) > NAME_MAX:

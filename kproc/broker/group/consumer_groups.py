@@ -1,7 +1,7 @@
 """ConsumerGroups: the groups of the consumer protocol of one coordinator, and requests to them (KIP-848).
 
-It shares the coordinator's groups, because a group id has one group, and a group can change its protocol while its
-members work: the first member of the consumer protocol upgrades a classic group, and when the last one leaves, it
+The groups are in the coordinator's dictionary, because a group id has one group, which can change its protocol while
+its members work: the first member of the consumer protocol upgrades a classic group, and when the last one leaves, it
 becomes classic again (migration.py). All records are appended at once, so that the next step of a request sees their
 effect. The coordinator responds when they are durable.
 """
@@ -106,7 +106,10 @@ class ConsumerGroups:
         return ConsumerGroupState(group_id, self._large_contents)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
-        """Return a group of the consumer protocol. None if there is no such group, or if it has another protocol."""
+        """Return a group of the consumer protocol.
+
+        None if no group has this id, or if the group has another protocol.
+        """
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
@@ -122,7 +125,7 @@ class ConsumerGroups:
         self._replay.replay(*CONSUMER_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[ConsumerGroupState]:
-        """Return the states of the groups that exist after the replay of the log. Called once."""
+        """Remove and return the replayed states of the groups that exist."""
         return self._replay.pop()
 
     def add(self, state: ConsumerGroupState) -> ConsumerGroup:
@@ -248,10 +251,10 @@ class ConsumerGroups:
     def maybe_downgrade(
         self, group: ConsumerGroup, *, generation: int | None = None, rebalances: bool = True
     ) -> None:
-        """Convert a group to a classic one if it has only classic members, at least one, and the settings permit it.
+        """Convert a group to a classic one if all its members, at least one, are classic and the settings permit it.
 
-        `generation` is that of the classic group, by default the group's epoch. With `rebalances` the members join
-        again. Otherwise they keep the group's assignment.
+        `generation` becomes the generation of the classic group. Its default is the group's epoch. If `rebalances`, the
+        members join again. Otherwise they keep the group's assignment.
         """
         group_id = group.group_id
         if not can_downgrade(group.state.members.values(), self._config):
@@ -306,10 +309,10 @@ class ConsumerGroups:
         self._rebalances += sum(isinstance(value, GroupEpoch) for _key, value in records)
 
     def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
-        """Append the records that convert a group. Raises KafkaError if none is in the log.
+        """Append the records that convert a group. Raises KafkaError if none of them is in the log.
 
-        A conversion that is larger than a batch can be appended in part. Then the log has half a group and the memory
-        has another one, so the RuntimeError makes the runtime load the coordinator again from its log.
+        Records that do not fit into one batch can be appended in part. Then log and memory have different groups. This
+        raises RuntimeError, and the runtime loads the coordinator again from its log.
         """
         count = 0
 
@@ -330,7 +333,7 @@ class ConsumerGroups:
 
 
 def _result_of(work: Callable[[], R], failed: Callable[[ErrorCode], R]) -> R:
-    """Return the result of `work`, or the result for the error that it raises."""
+    """Return the result of `work`. If `work` raises KafkaError, return `failed` of its error code."""
     try:
         return work()
     except KafkaError as error:

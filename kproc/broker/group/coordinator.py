@@ -3,9 +3,9 @@
 It has no I/O and no clock of its own. It follows coordinator/rules.py: the runtime replays the log into it, then passes
 requests to it. Its state changes only when a record is in the log, so a failed write has nothing to undo.
 
-A group of another protocol is another class in the same dictionary, because a group id has one group. The keys of the
-records tell the protocols apart (group_loading.py). Offsets of open transactions are pending until a marker in the log
-ends the transaction (pending_offsets.py).
+The groups of all protocols are in one dictionary, because a group id has one group. Each protocol has a class of its
+own. The keys of the records tell the protocols apart (group_loading.py). Offsets of open transactions are pending until
+a marker in the log ends the transaction (pending_offsets.py).
 """
 
 from __future__ import annotations
@@ -220,7 +220,10 @@ class GroupCoordinator:
         return self._classic.heartbeat(group_id, member_id, group_instance_id, generation)
 
     def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
-        """Handle a LeaveGroup: remove members from a group. Reply with a result for each when it is durable."""
+        """Handle a LeaveGroup: remove members from a group.
+
+        Reply with a result for each member when that is durable.
+        """
         if not group_id:
             reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
             return
@@ -256,7 +259,10 @@ class GroupCoordinator:
         reply: Callable[[R], None],
         failed: Callable[[ErrorCode], R],
     ) -> None:
-        """Handle a member's request by `work`. Respond with its result when durable, or with `failed` of an error."""
+        """Call `work`, which handles a member's request. Reply with its result when all records are durable.
+
+        If they do not become durable, or if the group is being deleted, reply with `failed` of the error code.
+        """
         if group_id in self._deleting:
             reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
@@ -275,7 +281,10 @@ class GroupCoordinator:
     def _reply_when_durable(
         self, reply: Callable[[R], None], result: R, failed: Callable[[ErrorCode], R]
     ) -> None:
-        """Reply with `result` when all earlier records are durable, or with `failed` of the error if they are not."""
+        """Reply with `result` when all earlier records are durable.
+
+        If they do not become durable, reply with `failed` of the error code.
+        """
 
         def on_done(code: Code) -> None:
             reply(failed(ErrorCode(write_error(code))) if code else result)
@@ -326,7 +335,10 @@ class GroupCoordinator:
             self.shares.states.restore(key, on_code)
 
     def _finish_share_deletion(self, group_id: str, code: Code) -> None:
-        """Delete a share group whose states were deleted. If `code` is an error they were not, and the group stays."""
+        """Delete a share group after its states were deleted.
+
+        If `code` is an error, they were not, and the group stays.
+        """
         on_done = self._deleting.pop(group_id, None)
         if on_done is None:
             return  # The resignation has answered.
@@ -438,7 +450,7 @@ class GroupCoordinator:
         self._classic.responses.send_soon()
 
     def _compute_target(self, group: Group, work: Work) -> Work:
-        """Run the rest of the computation of a group's target, unless the group is deleted or converted before."""
+        """Run the rest of the computation of a group's target. Stop if the group is deleted or converted meanwhile."""
         for cost in work:
             yield cost
             if self._groups.get(group.group_id) is not group:
@@ -450,9 +462,10 @@ class GroupCoordinator:
         self._deadlines.bring_forward((self, name), self._timing.now_ms())
 
     def start_sweep(self) -> None:
-        """Start to look for expired offsets and empty groups, every offsets.retention.check.interval.ms.
+        """Start to look for expired offsets and empty groups.
 
-        Also remove used member ids, and groups that have a record by now, from the lists with a limit.
+        The runtime calls this every offsets.retention.check.interval.ms. It also shortens two lists that have a limit:
+        member ids that no client has used, and groups without a record.
         """
         if not self._is_sweeping:
             self._is_sweeping = True

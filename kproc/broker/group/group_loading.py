@@ -35,7 +35,7 @@ _MEMBER_COST: Final = 5
 
 
 class GroupLoading:
-    """The load of one coordinator's log, into the groups of all protocols and the committed offsets."""
+    """The load of one coordinator's log: it creates the groups of all protocols, and the committed offsets."""
 
     def __init__(
         self,

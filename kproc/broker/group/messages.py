@@ -15,7 +15,7 @@ UNKNOWN_MEMBER_ID = ""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A JoinGroup request, the same for all versions."""
+    """A JoinGroup request, in one form for all versions of the API."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -71,7 +71,7 @@ class SyncResult(msgspec.Struct, frozen=True):
 
 
 class HeartbeatRequest(NamedTuple):
-    """A Heartbeat request as its coordinator gets it."""
+    """A Heartbeat request as its coordinator receives it."""
 
     member_id: str
     group_instance_id: str | None

@@ -98,7 +98,10 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
 
 
 def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata, NamedPartitions]:
-    """Return the subscription of a classic member, and its partitions by topic. Raises as `upgrade_records` does."""
+    """Return the subscription of a classic member, and its partitions by topic.
+
+    Raises GROUP_ID_NOT_FOUND in the cases of `upgrade_records`.
+    """
     try:
         # Before the first rebalance has ended, no protocol is chosen. Use the one that the member prefers.
         protocol = member.metadata(group.state.protocol_name) or member.protocols[0][1]
@@ -129,7 +132,7 @@ def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:
 def downgrade_snapshot(
     state: ConsumerGroupState, topics: TopicView, generation: int, wall_ms: int
 ) -> GroupSnapshot:
-    """Return the record of a classic group with the members of a consumer group, all of which are classic ones."""
+    """Return the record of a classic group with the members of a consumer group. All of them must be classic ones."""
     protocols = {
         member.member_id: member.classic for member in state.members.values() if member.classic is not None
     }

@@ -51,7 +51,7 @@ class OffsetRequests:
         self._log = log
 
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
-        """Handle an OffsetCommit or TxnOffsetCommit. `on_done` gets one code for all offsets."""
+        """Handle an OffsetCommit or TxnOffsetCommit. `on_done` gets one error code for all offsets, or NONE."""
         code = self._commit_refusal(request)
         if code or not request.offsets:
             if not code and request.group_id not in self._groups:
@@ -89,7 +89,10 @@ class OffsetRequests:
         return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_unknown_group else ErrorCode.ILLEGAL_GENERATION
 
     def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> Code:
-        """Return the error for an OffsetFetch of a member whose protocol has epochs, or NONE."""
+        """Return the error for an OffsetFetch of a member, or NONE.
+
+        Only groups whose members have epochs return an error. Members of classic groups have none.
+        """
         group = self._groups.get(group_id)
         # Kafka checks members at a fetch only in groups with epochs. Classic clients name no member there.
         if group is None or isinstance(group, ClassicGroup):
@@ -99,7 +102,10 @@ class OffsetRequests:
     def delete_offsets(
         self, group_id: str, keys: Sequence[OffsetKey], on_done: Callable[[Code, frozenset[str]], None]
     ) -> None:
-        """Handle an OffsetDelete. `on_done` gets the code, and the subscribed topics, which keep their offsets."""
+        """Handle an OffsetDelete.
+
+        `on_done` gets the error code or NONE, and the subscribed topics, which keep their offsets.
+        """
         self._log.flush()
         group = self._groups.get(group_id)
         # KIP-496: offsets of a topic that a member reads must not disappear under it.

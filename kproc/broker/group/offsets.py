@@ -60,9 +60,10 @@ class GroupOffsets:
     def get(
         self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID
     ) -> CommittedOffset | None:
-        """Return one committed offset, or None. With a topic id, one of an earlier topic of that name does not count.
+        """Return a committed offset of a partition, or None.
 
-        An offset of a deleted topic that is being removed does not count either.
+        If `topic_id` is given, an offset of an earlier topic with the same name does not count. An offset of a deleted
+        topic that is being removed never counts.
         """
         found = self._find(group_id, topic, partition)
         if found is not None and self.is_hidden(topic, found):
@@ -94,7 +95,7 @@ class GroupOffsets:
         self._by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Commit or drop a producer's pending offsets, because its marker was appended."""
+        """Commit or discard the pending offsets of a producer, because the marker of its transaction was appended."""
         for key, value in self.pending.pop(producer_id).items():
             known = self._find(key.group_id, key.topic, key.partition)
             # A commit outside of the transaction that is later in the log is newer than the pending one, so it stays.
@@ -150,11 +151,11 @@ class GroupOffsets:
         return any(topics.has(key.topic, value.topic_id) for value in self.pending.values_of(key))
 
     def count_by_name(self, group_id: str, topics: KnownTopics) -> int:
-        """Drop unknown topic ids from a group's offsets, which then count for the topics' names. Return their number.
+        """Remove unknown topic ids from a group's offsets, which then belong to the topics' names. Return their number.
 
-        Such offsets come from files of another broker, or the metadata were restored. A leader epoch above the
-        partition's is dropped, too. A consumer that got it would wait for metadata with that epoch and never read the
-        partition, whose epoch rises only when its log is opened.
+        Such offsets come from the files of another broker, or the metadata were restored. A leader epoch above the
+        partition's is removed, too. A consumer that got it would wait for metadata with that epoch, and never read the
+        partition. The partition's epoch rises only when its log is opened.
         """
         count = 0
         for topic, partitions in self.of_group(group_id).items():
@@ -168,7 +169,10 @@ class GroupOffsets:
         return count
 
     def discard_group(self) -> bool:
-        """Discard the offsets of one group, to free their memory in steps. Return False if no group is left."""
+        """Discard the offsets of any one group, so that their memory is freed in steps.
+
+        Return False if no group is left.
+        """
         if self._by_group:
             self._by_group.popitem()
         return bool(self._by_group)

@@ -20,7 +20,10 @@ _RESPONSE_COST: Final = 100
 
 
 class PacedResponses:
-    """Responses in the order of their decisions. `send_later` arranges a call of `send` in a later duty cycle."""
+    """Responses in the order in which they were enqueued.
+
+    `send_later` arranges a call of `send` in a later duty cycle.
+    """
 
     def __init__(self, send_later: Callable[[], None]) -> None:
         self._send_later = send_later

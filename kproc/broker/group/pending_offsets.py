@@ -29,7 +29,7 @@ class PendingOffsets:
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
     def count_with(self, producer_id: int, keys: Iterable[OffsetKey]) -> int:
-        """Return the number of offsets that a producer's open transaction would have with these."""
+        """Return the number of offsets that a producer's open transaction has after these are added."""
         known = self._by_producer.get(producer_id, {})
         return len(known) + sum(key not in known for key in keys)
 
@@ -76,6 +76,6 @@ class PendingOffsets:
         return [OffsetKey(group_id, *partition) for partition in self._producers.get(group_id, ())]
 
     def values_of(self, key: OffsetKey) -> list[CommittedOffset]:
-        """Return the pending offsets of a partition, one for each producer."""
+        """Return the pending offsets of a partition, one for each producer with an open transaction."""
         producers = self._producers.get(key.group_id, {}).get((key.topic, key.partition), ())
         return [self._by_producer[producer_id][key] for producer_id in producers]

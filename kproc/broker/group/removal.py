@@ -60,7 +60,7 @@ class GroupRemoval:
         self._on_removed = on_removed
 
     def remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
-        """Write tombstones for offsets, and for the groups in `also`, which are deleted with them."""
+        """Write tombstones for offsets, and delete the groups in `also` with the same write."""
         effects: list[Callable[[], None]] = [partial(self._offsets.remove, key) for key in keys]
         records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
         for group_id in also:
@@ -85,7 +85,10 @@ class GroupRemoval:
         self.remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
 
     def delete_in_steps(self, group_id: str, pop_on_done: Callable[[], OnCode]) -> Work:
-        """Delete a group with many offsets. `pop_on_done` is called for the last write, which deletes the group."""
+        """Delete a group with many offsets by several writes. The last of them deletes the group itself.
+
+        The result of `pop_on_done` becomes the callback of the last write.
+        """
         for topic, partitions in list(self._offsets.of_group(group_id).items()):
             keys = [OffsetKey(group_id, topic, partition) for partition in partitions]
             for first in range(0, len(keys), TOMBSTONES_AT_ONCE):
@@ -125,7 +128,7 @@ class GroupRemoval:
             yield _CHECK_COST + few + _TOMBSTONE_COST * (len(expired) + 1)
 
     def _expire_by_topic(self, group_id: str) -> Work:
-        """Remove the expired offsets of a group with many offsets."""
+        """Remove the expired offsets of a group with more than TOMBSTONES_AT_ONCE offsets, topic by topic."""
         for topic, partitions in list(self._offsets.of_group(group_id).items()):
             before: list[OffsetKey] = []
             while (

@@ -182,7 +182,7 @@ def reject_repeated_offsets(offsets: TaskOffsets | None) -> None:
 def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
     """Return the metadata of a member after a request. A field that the request does not have keeps its value.
 
-    A request that joins without an endpoint removes the endpoint.
+    If a request that joins has no endpoint, the member has none from now on.
     """
     changes: dict[str, object] = {"client_id": request.client_id, "client_host": request.client_host}
     for name in ("instance_id", "rack_id", "process_id"):

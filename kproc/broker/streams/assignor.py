@@ -70,9 +70,9 @@ def _tasks(subtopologies: Iterable[tuple[str, SubtopologyTasks]]) -> list[Task]:
 
 
 class _Quota:
-    """The share of tasks of a member, rounded up.
+    """The share of tasks of each member: the number of tasks divided by the number of members, rounded up.
 
-    When a member has reached this number, the other members share the remaining tasks.
+    When a member has reached its share, the other members share the remaining tasks.
     """
 
     def __init__(self, total: int, member_count: int) -> None:
@@ -85,7 +85,10 @@ class _Quota:
         return -(-self._total // self._member_count) if self._member_count else 0
 
     def count(self, size: int) -> None:
-        """Recompute the share of the other members if a member, with `size` tasks now, has reached it."""
+        """Record that a member has `size` tasks now.
+
+        If that is its share, compute the share of the other members anew.
+        """
         if size == self.size:
             self._member_count -= 1
             self._total -= size
@@ -93,7 +96,7 @@ class _Quota:
 
 
 class _Process:
-    """A process, with the numbers of tasks of its members."""
+    """A process of the application, with the number of tasks of each of its members."""
 
     def __init__(self, process_id: str) -> None:
         self.process_id = process_id
@@ -106,7 +109,7 @@ class _Process:
         return self.sizes.total() / len(self.sizes)
 
     def add(self, member_id: str, task: Task) -> int:
-        """Add a task. Return the number of tasks of the member."""
+        """Add a task to a member of the process. Return the member's number of tasks."""
         self.tasks.add(task)
         self.sizes[member_id] += 1
         self._by_size = None
@@ -248,9 +251,9 @@ class _Plan:
         self.quota.count(size)
 
     def _least_loaded_with_state(self, task: Task, *, is_standby: bool = False) -> str | None:
-        """Return the member with the smallest load among those that have the task's state.
+        """Return the least loaded member that has the task's state, or None if no member has it.
 
-        Return None if no member has the state, or for a standby if all their processes have the task already.
+        With `is_standby`, members of processes that have the task already are left out.
         """
         found: str | None = None
         load, size = 0.0, 0

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
     """Return the error for a commit of offsets, or NONE.
 
-    A member that does not know its new epoch yet may commit offsets of tasks that it has owned since the epoch that it
-    sends, or since an earlier one.
+    A member that does not know its new epoch yet may commit offsets of a task if it has owned the task since the epoch
+    in its request, or longer.
     """
     epoch = request.generation
     is_transactional = request.producer is not None

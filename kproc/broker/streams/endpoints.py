@@ -47,13 +47,13 @@ def endpoint_partitions(
 
 
 class _Budget:
-    """The bytes that are left for a response."""
+    """The number of bytes that a response may still use."""
 
     def __init__(self, left: int) -> None:
         self._left = left
 
     def pay(self, size: int) -> bool:
-        """Return True if `size` bytes fit. After the first failure nothing fits any more."""
+        """Return True if `size` more bytes fit, and count them. After the first failure nothing fits any more."""
         self._left -= size
         if self._left >= 0:
             return True
@@ -64,7 +64,10 @@ class _Budget:
 def _partitions(
     tasks: Iterable[Task], configured: ConfiguredTopology, counts: PartitionCounts, budget: _Budget
 ) -> TopicPartitions:
-    """Return the partitions of the tasks' input topics. A topic can have fewer partitions than there are tasks."""
+    """Return those partitions of the tasks' input topics that exist.
+
+    A topic can have fewer partitions than its subtopology has tasks.
+    """
     found: list[tuple[str, tuple[int, ...]]] = []
     for subtopology_id, numbers in partitions_by_subtopology(tasks).items():
         # After a topic was deleted there are no subtopologies, but members keep their tasks until their next

@@ -179,7 +179,7 @@ class StreamsGroup:
         *,
         has_moved: bool,
     ) -> StreamsHeartbeatResult:
-        """Return the result of a member's heartbeat. `has_moved`: the heartbeat has changed its tasks."""
+        """Return the result of a member's heartbeat. `has_moved`: the heartbeat has changed the member's tasks."""
         tasks = member.state.owned.plain
         # Send the tasks if they have changed, and again if the member reports other tasks: it has not received the last
         # response.
@@ -267,7 +267,10 @@ class StreamsGroup:
             self._deadlines.schedule_assignment(self._delay_end_ms)
 
     def _update_target(self, now_ms: int) -> list[StreamsStatus]:
-        """Start to compute the target assignment of the group's epoch. Return a status if it is not ready at once."""
+        """Start to compute the target assignment of the group's epoch, unless the target is up to date.
+
+        Return a status for the member if the computation must wait or is not ready at once.
+        """
         state, environment = self.state, self._environment
         if now_ms < self._delay_end_ms:
             return [delayed_status("initial rebalance delay")]
@@ -382,7 +385,10 @@ class StreamsGroup:
         self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def _start_rebalance_timeout(self, member: StreamsGroupMember, now_ms: int) -> None:
-        """Remove the member unless it gives up its tasks within its rebalance timeout."""
+        """Start the member's rebalance timeout if it must give up tasks.
+
+        If it does not do so in time, it is removed.
+        """
         member.rebalance_deadline_ms = None
         if member.state.phase is StreamsMemberPhase.UNREVOKED and member.metadata is not None:
             self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
@@ -415,7 +421,10 @@ class StreamsGroup:
         return commit_refusal(self.state, request)
 
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return the error for a fetch of committed offsets, or NONE."""
+        """Return the error for a fetch of committed offsets, or NONE.
+
+        Admin clients, which have no member id, get NONE.
+        """
         return fetch_refusal(self.state, member_id, epoch)
 
     # -- views -------------------------------------------------------------------------------------------------

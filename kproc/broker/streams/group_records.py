@@ -49,8 +49,8 @@ def _successor_records(
 def absence_of_member(group_id: str, member: StreamsGroupMember) -> StreamsRecord:
     """Return the record of a static member that leaves and will return.
 
-    The member keeps its tasks until it returns or its session ends. The negative epoch of the record makes its commits
-    stale.
+    The member keeps its tasks until it returns or its session ends. The record has a negative epoch, so that commits of
+    the absent member are rejected.
     """
     owned = member.state.owned
     state = msgspec.structs.replace(
@@ -65,7 +65,7 @@ def absence_of_member(group_id: str, member: StreamsGroupMember) -> StreamsRecor
 def removal_records(
     state: StreamsGroupState, members: Iterable[StreamsGroupMember]
 ) -> Iterator[StreamsRecord]:
-    """Yield the records that remove members, and the record of the epoch without them."""
+    """Yield the records that remove members, and the record that raises the group's epoch."""
     for member in members:
         yield from _tombstones(state.group_id, member.member_id)
     yield raised_epoch(state.group_id, state.epoch)
@@ -79,7 +79,7 @@ def _tombstones(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
 
 
 def raised_epoch(group_id: str, values: StreamsGroupEpoch) -> StreamsRecord:
-    """Return the record of the group's next epoch, with the other values of `values`."""
+    """Return the record of the group's next epoch. Its other fields are those of `values`."""
     # As in Kafka, a new group is at epoch 1, and its first member raises it to 2.
     epoch = msgspec.structs.replace(values, epoch=max(values.epoch, 1) + 1)
     return RecordKey(StreamsRecordType.GROUP, group_id), epoch

@@ -20,7 +20,7 @@ TaskOffsets = tuple[tuple[Task, int], ...]
 
 
 class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A StreamsGroupHeartbeat request. None means that the value of the last request still holds.
+    """A StreamsGroupHeartbeat request. None in a field means that the value of the member's last request still holds.
 
     In a request that joins, None as the endpoint means that the member has none.
     """
@@ -54,7 +54,7 @@ class EndpointPartitions(msgspec.Struct, frozen=True):
 
 
 class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A StreamsGroupHeartbeat response. `tasks` and `endpoints` are None if the member knows them."""
+    """A StreamsGroupHeartbeat response. `tasks` and `endpoints` are None if the member knows their values already."""
 
     error_code: int = 0
     error_message: str | None = None

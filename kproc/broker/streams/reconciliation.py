@@ -48,12 +48,12 @@ class StreamsMemberState(msgspec.Struct, frozen=True):
     pending_revocation: OwnedTasks = OwnedTasks()
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Return True if the member has its target of this epoch."""
+        """Return True if the member has reached the target of the group epoch `target_epoch`."""
         return self.phase is StreamsMemberPhase.STABLE and self.epoch == target_epoch
 
 
 class Holders(NamedTuple):
-    """The processes that have each task, including tasks that they must give up."""
+    """The ids of the processes that have each task, by role. A process has a task until it has given it up."""
 
     active: Mapping[Task, str]
     standby: Mapping[Task, set[str]]
@@ -105,7 +105,10 @@ class _Blocked:
         self._process_id = process_id
 
     def _is_in_process(self, task: Task, held: Mapping[Task, set[str]], own: TaskSet) -> bool:
-        """Return True if another member of the process has the task in the role, standby or warm-up, of `held`."""
+        """Return True if another member of the member's process has the task as standby, or as warm-up.
+
+        held: the processes that have each task in this role. own: the tasks that the member itself has in it.
+        """
         return self._process_id in held.get(task, ()) and task not in own
 
     def active(self, task: Task) -> bool:

@@ -95,7 +95,7 @@ class StreamsGroupState:
         self._rebuild_holders()
 
     def _rebuild_holders(self) -> None:
-        """Find the processes that have each task in the final states of the members.
+        """Compute anew from the final states of the members which processes have each task.
 
         The replay alone can be wrong. Compaction may have removed the record by which a member gave up a task, but not
         the member's earlier records. If the task has moved inside one process, the replay of a later record has removed

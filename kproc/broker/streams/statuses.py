@@ -18,7 +18,7 @@ COMPUTING: Final = StreamsStatus(
 def stale_statuses(
     known: Topology | None, request: StreamsHeartbeat, before: StreamsMember
 ) -> Iterator[StreamsStatus]:
-    """Yield a status if the member's topology is older than the group's topology `known`."""
+    """Yield a status if the member has an older topology than the group, whose topology is `known`."""
     own = before.topology_epoch if request.topology is None else request.topology.epoch
     # The member runs an older version of the application. It is not removed, but its client logs the status.
     if known is not None and own < known.epoch:
@@ -35,7 +35,7 @@ def delayed_status(reason: str) -> StreamsStatus:
 
 
 def shutdown_status(member_id: str) -> StreamsStatus:
-    """Return the status of a group in which this member has requested the shutdown of all members."""
+    """Return the status for all members after `member_id` has requested that the whole application stops."""
     return StreamsStatus(
         StreamsStatusCode.SHUTDOWN_APPLICATION,
         f"Streams group member {member_id} encountered a fatal error and requested a shutdown for the entire "

@@ -54,7 +54,7 @@ class StreamsStatusCode(IntEnum):
 
 
 class StreamsStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One status of a group, with a text for the client's log."""
+    """A status of a group: its code, and a text for the client's log."""
 
     code: int
     detail: str
@@ -92,7 +92,10 @@ class StreamsTopic(msgspec.Struct, frozen=True):
 
 
 class CopartitionGroup(msgspec.Struct, frozen=True):
-    """Source topics that need equal numbers of partitions, as indexes into the lists of their subtopology."""
+    """Topics of a subtopology that need equal numbers of partitions.
+
+    They are given as indexes into the subtopology's lists of source topics, source expressions and repartition topics.
+    """
 
     source_topics: tuple[int, ...] = ()
     source_topic_regex: tuple[int, ...] = ()
@@ -201,7 +204,7 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NotConfigurable(Exception):
-    """The topology does not fit the existing topics."""
+    """The topology does not fit the existing topics. Its `status` is for the members."""
 
     def __init__(self, code: StreamsStatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -351,10 +354,11 @@ def _repartition_counts(subtopologies: Collection[Subtopology], counts: Partitio
 def _enforce_copartitioning(
     group: frozenset[str], is_fixed: Mapping[str, bool], decided: Mapping[str, int], counts: PartitionCounts
 ) -> dict[str, int]:
-    """Return the numbers of partitions of the repartition topics of a copartition group.
+    """Return the number of partitions of each repartition topic in a copartition group.
 
-    Source topics determine the number, or else repartition topics with a fixed number, or else the largest topic.
-    Kafka instead compares the fixed numbers of the whole topology, and so rejects two groups with different ones.
+    Source topics determine the number, or else repartition topics with a fixed number, or else the largest topic. Kafka
+    instead compares the fixed numbers of the whole topology, and so rejects two copartition groups with different
+    numbers.
     """
     sizes = {name: _count_of(name, decided, counts) for name in group}
     repartitions = {name: size for name, size in sizes.items() if name in is_fixed}

@@ -191,9 +191,9 @@ class TransactionCoordinator:
             add.on_code(decision)
 
     def _confirm_added(self, name: str, add: WaitingAdd, code: int) -> None:
-        """Answer an AddPartitionsToTxn whose partitions an earlier request was already writing.
+        """Answer an AddPartitionsToTxn whose partitions were in the pending write of an earlier request.
 
-        If the earlier write failed, add the partitions.
+        If that write failed, add the partitions.
         """
         entry = self._entries.get(name)
         current = entry.appended if entry is not None else None
@@ -299,7 +299,7 @@ class TransactionCoordinator:
                 entry.owe_markers()
 
     def set_appended(self, entry: Entry, target: Transaction | None) -> None:
-        """Set the state of an id to its last one in the log, and update the counts by state.
+        """Set the last state of a transactional id in the log, and update the counts by state.
 
         `target` is None if the id was removed.
         """
@@ -375,9 +375,9 @@ class TransactionCoordinator:
         self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
 
     def _expire_waiting(self) -> None:
-        """Handle all waiting AddPartitionsToTxn requests.
+        """Handle all waiting AddPartitionsToTxn requests again.
 
-        Those beyond their time limit fail, and the others wait again.
+        Requests beyond their time limit fail. The others wait again if their last transaction is still not completed.
         """
         for name in list(self._waiting):
             self._resume(name)

@@ -75,7 +75,7 @@ class Entry:
         return self._unappended[-1] if self._unappended else self.appended
 
     def start_write(self, target: Transaction) -> None:
-        """Count a write of a new state for this transactional id, which is queued behind all pending writes."""
+        """Count a new write of this transactional id's state `target`. It is queued behind all pending writes."""
         latest = self.latest
         assert latest is None or latest.state in PREDECESSORS[target.state], (
             f"{self.name}: {latest.state.word} to {target.state.word}"
@@ -116,12 +116,12 @@ class Entry:
 
     @property
     def may_grow(self) -> bool:
-        """True if partitions may be added: only other adds may be in progress, not a write of another state."""
+        """True if partitions may be added: all pending writes, if any, only add partitions."""
         return self._pending in (None, State.ONGOING)
 
     @property
     def settled(self) -> Transaction | None:
-        """The state in the log, or None while another state is being written."""
+        """The last state in the log, or None while a newer state is being written."""
         return self.appended if self._pending is None else None
 
     # -- markers -----------------------------------------------------------------------------------------------

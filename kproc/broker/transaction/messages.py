@@ -19,11 +19,10 @@ class InitRequest(msgspec.Struct, frozen=True):
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Partitions to add to a transaction or to verify.
+    """Partitions to add to a transaction, or to verify: to check that they belong to the transaction.
 
-    Caused by AddPartitionsToTxn, AddOffsetsToTxn, Produce or TxnOffsetCommit.
-
-    A call to a coordinator in another Handler has the fields as a list.
+    Requests for AddPartitionsToTxn, AddOffsetsToTxn, Produce and TxnOffsetCommit cause it. It is encoded as a list of
+    its fields in calls to other Handlers.
     """
 
     producer_id: int

@@ -105,7 +105,7 @@ def _raise_epoch(begun: Transaction, request: InitRequest) -> Decision:
 
 
 def _may_go_on(current: Transaction, request: InitRequest) -> bool:
-    """Return True if a request names the current producer id, or the previous one whose epochs were exhausted."""
+    """Return True if a request has the current producer id, or the previous one after that has used up its epochs."""
     return request.producer_id == current.producer_id or (
         request.producer_id == current.previous_producer_id and request.epoch >= EXHAUSTED_EPOCH
     )

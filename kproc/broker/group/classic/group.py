@@ -146,7 +146,10 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
-        """Return the error for a commit of offsets, or NONE. An accepted one also restarts the member's session."""
+        """Return the error for a commit of offsets, or NONE.
+
+        A commit that is accepted also restarts the member's session.
+        """
         return self.can_commit(
             request.member_id,
             request.group_instance_id,
@@ -164,10 +167,11 @@ class ClassicGroup:
         *,
         is_transactional: bool = False,
     ) -> int:
-        """Return the error for a commit of offsets, or NONE. An accepted commit also restarts the member's session.
+        """Return the error for a commit of offsets, or NONE.
 
-        A request without generation, member and instance is of an admin client or of a consumer that assigns its own
-        partitions. It may commit only while the group is empty, or in a transaction, where old versions name no member.
+        A commit that is accepted also restarts the member's session. A request without generation, member and instance
+        is of an admin client or of a consumer that assigns its own partitions. It may commit only while the group is
+        empty, or in a transaction, where old versions name no member.
         """
         state = self.state
         if state.current is GroupState.DEAD:
@@ -307,7 +311,8 @@ class ClassicGroup:
     def offset_delete_refusal(self) -> int:
         """Return the error for an OffsetDelete (KIP-496): NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP.
 
-        A consumer group with members gets NONE, because its offsets of topics without subscriptions may be deleted.
+        If the members are consumers (protocol type `consumer`), it is NONE, because offsets of topics without
+        subscriptions may be deleted.
         """
         state = self.state
         return (
@@ -317,10 +322,10 @@ class ClassicGroup:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if a member subscribes to a topic, or may.
+        """Return True if a member subscribes to a topic, or if that is unknown.
 
-        If the subscriptions of a consumer group are unknown, it may read any topic. Groups of other protocol types
-        subscribe to none.
+        It is unknown for consumers whose subscriptions cannot be read. Members of other protocol types than `consumer`
+        subscribe to no topic.
         """
         state = self.state
         if state.subscribed_topics is None:
@@ -330,8 +335,8 @@ class ClassicGroup:
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
         """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire.
 
-        The offsets of an empty group expire after it became empty. In a stable consumer group, offsets of topics
-        without a subscription expire after their commit. So do those of a group that never had members.
+        The offsets of an empty group expire after it became empty. In a stable group of consumers, offsets of topics
+        without a subscription expire after their commit. The same holds for offsets of a group that never had members.
         """
         state = self.state
         if self.is_subscribed_to(topic):

@@ -103,10 +103,10 @@ class ClassicJoin:
     # group.max.size.
 
     def _fits(self, request: JoinRequest) -> bool:
-        """Return True if group.max.size permits the member. Outside of a join phase known members may always return.
+        """Return True if group.max.size permits the member that joins.
 
-        In a join phase only the members that have joined count. If group.max.size was lowered, the last members to
-        rejoin are therefore rejected.
+        Outside of a join phase, a member of the group may always return. In a join phase, only the members that have
+        joined count. If group.max.size was lowered, the last members to rejoin are therefore rejected.
         """
         state = self._state
         roster = state.roster
@@ -121,7 +121,10 @@ class ClassicJoin:
         return state.current is GroupState.EMPTY or member is not None or len(roster) < limit
 
     def _reject_for_size(self, request: JoinRequest, now_ms: int) -> None:
-        """Remove a member that exceeds group.max.size. Complete the join phase if it waited only for this member."""
+        """Remove the member that joins, because it exceeds group.max.size.
+
+        Complete the join phase if it waited only for this member.
+        """
         state = self._state
         state.roster.pending.pop(request.member_id, None)
         if not state.roster.refusal(request.member_id, request.group_instance_id):
@@ -279,10 +282,10 @@ class ClassicJoin:
             state.update_topics()
 
     def _static_result(self, request: JoinRequest, member: Member, old_leader: str | None) -> JoinResult:
-        """Return the answer for a static member that returns. If it leads, it must not assign again.
+        """Return the JoinGroup response for a static member that returns.
 
-        From v9 on the answer has `skip_assignment` (KIP-814). Before v9 the answer names the old id as the leader, so
-        that the member does not know that it leads.
+        If it is the leader, it must not assign again. From v9 on the response has `skip_assignment` (KIP-814). Before
+        v9 it names the old id as the leader, so that the member does not know that it leads.
         """
         state = self._state
         if not request.supports_skip_assignment:

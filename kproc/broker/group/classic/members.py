@@ -219,7 +219,7 @@ class Roster:
 
     @property
     def all_joined(self) -> bool:
-        """True if all members have sent their join, and all clients that got a member id have joined with it."""
+        """True if all members have sent their JoinGroup, and all clients that got a member id have joined with it."""
         return self.joined_count == len(self.members) and not self.pending
 
     @property

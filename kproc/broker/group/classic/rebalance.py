@@ -59,7 +59,10 @@ class ClassicRebalance:
     # Called by the requests.
 
     def mark_newcomer(self) -> None:
-        """Record that a new member joins, so that the initial delay (KIP-134) is prolonged at its end."""
+        """Record that a new member joins.
+
+        When the initial delay (KIP-134) of a join phase ends, it is then prolonged.
+        """
         self._has_newcomer = True
 
     def mark_synced(self, member_id: str) -> None:
@@ -77,7 +80,7 @@ class ClassicRebalance:
         self._until_empty_is_written.append(answer)
 
     def cancel_empty(self, answer: Callable[[int], None]) -> bool:
-        """Cancel `await_empty`. Return False if the group has become empty meanwhile, so that `answer` is called."""
+        """Cancel `await_empty`. Return False if it is too late: the group has become empty, and `answer` is called."""
         if answer not in self._until_empty_is_written:
             return False
         self._until_empty_is_written.remove(answer)

@@ -142,9 +142,9 @@ class ClassicState:
         self.wake_by(member.deadline_ms)
 
     def write(self, snapshot: GroupSnapshot, then: AfterWrite) -> bool:
-        """Persist a snapshot. `then` gets NONE when it is durable, or the error. Return True if it is in the log.
+        """Persist a snapshot. Return True if it is in the log. `then` gets NONE when it is durable, or the error.
 
-        If it is not, `then` has been called already, and the caller must undo its changes for this snapshot.
+        If it is not in the log, `then` has been called already, and the caller must undo its changes for this snapshot.
         """
         self._write_count += 1
         self._writes[self._write_count] = then

@@ -13,7 +13,10 @@ from kproc.common.errors import ErrorCode
 
 
 def _differs(of_request: str | None, of_group: str | None) -> bool:
-    """Return True if a request's protocol type or name is not the group's (KIP-559). None, as before v5, fits any."""
+    """Return True if a request's protocol type or protocol name is not the group's (KIP-559).
+
+    None, as in requests before v5, differs from no value.
+    """
     return of_request is not None and of_group is not None and of_request != of_group
 
 
@@ -74,7 +77,10 @@ class ClassicSync:
         return SyncResult(ErrorCode.NONE, state.roster.protocol_type, state.protocol_name, member.assignment)
 
     def _assign(self, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignment, then answer all members. A member without an assignment gets an empty one."""
+        """Write the leader's assignment, then answer the SyncGroup of each member.
+
+        A member that the leader has left out gets an empty assignment.
+        """
         state = self._state
         self._assigning = generation = state.generation
 

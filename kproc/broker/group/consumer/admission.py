@@ -31,7 +31,7 @@ def check_size(member_count: int, config: Config) -> None:
 
 
 def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
-    """Return the member that sent the request, or the static member that it replaces. None if it is new.
+    """Return the member that sent the request, or the static member that it replaces. None if a new member joins.
 
     Raises KafkaError if the group is full, the member unknown or fenced, or its instance id in use by another member.
     """
@@ -76,7 +76,11 @@ def _admit_static(
 
 
 def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
-    """Return `metadata`, or for None those of a new member, with the fields that a heartbeat has (not None or -1)."""
+    """Return a member's metadata after a heartbeat.
+
+    `metadata` is from before the heartbeat, None for a new member. A field that the heartbeat does not have (None or
+    -1) keeps its value.
+    """
     known = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
     changes: dict[str, object] = {
         "client_id": request.client_id,
@@ -100,9 +104,10 @@ def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> Membe
 
 
 def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch, or repeats the previous one.
+    """Raise FENCED_MEMBER_EPOCH unless the request has the member's present epoch, or may repeat the previous one.
 
-    With the previous epoch it must report partitions, all of which the coordinator knows as the member's.
+    A request with the previous epoch must report its partitions, and the coordinator must know all of them as the
+    member's.
     """
     if request.member_epoch == state.epoch:
         return

@@ -164,7 +164,10 @@ class _UniformPlan:
                     break
 
     def _balance_topic(self, topic_id: TopicId) -> Computation[int]:
-        """Move partitions of a topic from its largest owners to its smallest subscribers. Return their number."""
+        """Move partitions of a topic from its largest owners to its smallest subscribers.
+
+        Return the number of moves.
+        """
         owners = self._owners[topic_id]
         by_size = self._by_size(self._subscribers[topic_id])
         largest_first = [(-len(self.owned[owner_id]), owner_id) for owner_id in owners]
@@ -206,7 +209,10 @@ def _subscribers_of(members: Members) -> dict[TopicId, list[str]]:
 
 
 class _MembersBySize:
-    """A heap of members by their number of partitions. `smallest` counts one more for the member that it returns."""
+    """A heap of members by their number of partitions.
+
+    `smallest` adds 1 to the number of the member that it returns.
+    """
 
     def __init__(self, sizes: Iterable[tuple[int, str]]) -> None:
         self._heap = list(sizes)
@@ -255,7 +261,10 @@ def _owned_count(members: Members, member_ids: Sequence[str], topic_id: TopicId)
 
 
 def _divide(count: int, present: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
-    """Divide the partitions 0 to `count` - 1 among members, who keep of their `present` ones as many as they can."""
+    """Divide the partitions 0 to `count` - 1 among members.
+
+    Each member keeps as many of its `present` ones as possible.
+    """
     quota, extra = divmod(count, len(present))
     kept: dict[str, list[int]] = {}
     free = set(range(count))

@@ -1,11 +1,11 @@
 """Members of the classic protocol in a group of the consumer protocol (KIP-848, "Supporting online migration").
 
 While a group is being upgraded, or downgraded, it has members of both protocols. A classic member still sends
-JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader,
-and its rebalance is one step of the reconciliation. A static member that replaces the last one of the consumer
-protocol makes the group classic. No new target is computed for it, because the classic group rebalances instead. The
-response to a Heartbeat is REBALANCE_IN_PROGRESS if the member has a next step. Its JoinGroup makes the step, and
-the response to its SyncGroup has the partitions.
+JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader, and
+its rebalance is one step of the reconciliation. The response to its Heartbeat is REBALANCE_IN_PROGRESS if the member
+has a next step. Its JoinGroup makes the step, and the response to its SyncGroup has the partitions. When a static
+classic member replaces the last member of the consumer protocol, the group becomes classic. No new target is computed
+then, because the classic group rebalances instead.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def join_classic(
 
 
 def _complete_metadata(requested: MemberMetadata, stored: MemberMetadata) -> MemberMetadata:
-    """Return the metadata of a JoinGroup with the stored values of the fields that the request lacks."""
+    """Return the metadata of a JoinGroup, with the member's stored value of each field that the request lacks."""
     # A JoinGroup has no assignor, and may leave out the instance id and the rack.
     return msgspec.structs.replace(
         requested,
@@ -110,9 +110,9 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
 
 
 def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> ConsumerMember | JoinResult | None:
-    """Return the member that joins, or the static member that it replaces. None for a new one.
+    """Return the member that joins, or the static member that it replaces. None if a new member joins.
 
-    A JoinResult is the response of the first step of a join (KIP-394).
+    Return a JoinResult if the request is the first step of a join (KIP-394), which only gets a member id.
     """
     is_unknown = request.member_id == UNKNOWN_MEMBER_ID
     instance_id = request.group_instance_id
@@ -184,7 +184,7 @@ def heartbeat_classic(
 
 
 def leave_classic(group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> tuple[LeftMember, ...]:
-    """Handle a LeaveGroup and return a result for each member. It may name members of both protocols."""
+    """Handle a LeaveGroup and return a result for each of its members, which may use either protocol."""
     left: list[LeftMember] = []
     members: dict[str, ConsumerMember] = {}
     for each in leaving:
@@ -211,7 +211,7 @@ def _leaving_member(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMem
 def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicProtocols]:
-    """Return a member of the classic protocol, and its protocols. Raises KafkaError for any other."""
+    """Return a member that uses the classic protocol, and its protocols. Raises KafkaError for any other member."""
     member = group.state.get_member(member_id, instance_id)
     if member.classic is None:
         raise group.state.unknown_member(member_id)

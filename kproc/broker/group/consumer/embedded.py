@@ -41,7 +41,7 @@ class EmbeddedSubscription(NamedTuple):
     def metadata_of(self, member: JoinRequest | Member) -> MemberMetadata:
         """Return the metadata of a classic member with this subscription, for its record in a consumer group.
 
-        member: its JoinGroup, or the member in a classic group that is converted.
+        member: its JoinGroup request, or its entry in a classic group that is converted.
         """
         return MemberMetadata(
             instance_id=member.group_instance_id,

@@ -19,7 +19,7 @@ EXPRESSIONS_MAX: Final = 100
 
 
 class Expressions:
-    """The last resolutions of one group's expressions by this coordinator."""
+    """The last matches of one group's expressions with the topics, made by this coordinator."""
 
     __slots__ = ("_environment", "_resolved", "_state")
 
@@ -32,9 +32,9 @@ class Expressions:
     def resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
         """Match an expression with the topics. Return the topics if they have changed, else None.
 
-        Also return None without matching if the last match is recent, or if the Handler has no time to match. A later
-        heartbeat tries again. Until then the expression keeps its topics, and a new one has none, as in Kafka, which
-        always matches after the response.
+        Also return None without matching if the last match is recent, or if the Handler has used up its time for
+        matching. A later heartbeat tries again. Until then the expression keeps its topics, and a new one has none. In
+        Kafka a new expression has no topics at first, too, because Kafka always matches after the response.
         """
         version = self._environment.topics.version
         known = self._state.expressions.get(expression)
@@ -59,10 +59,13 @@ class Expressions:
         return ExpressionTopics(names, version, self._environment.wall_ms())
 
     def store(self, expression: str, resolved: ExpressionTopics, now_ms: int) -> None:
-        """Store the time of a resolution whose record was appended. A failed append is resolved again."""
+        """Store when an expression was matched, after its record was appended.
+
+        Without this call, because the append failed, the next heartbeat matches the expression again.
+        """
         self._resolved[expression] = resolved.version, now_ms
 
     def discard_unused(self) -> None:
-        """Discard the resolutions of expressions that the group does not have any more."""
+        """Discard the matches of expressions that the group does not have any more."""
         for expression in self._resolved.keys() - self._state.expressions.keys():
             del self._resolved[expression]

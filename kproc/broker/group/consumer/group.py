@@ -6,11 +6,11 @@ applies them (state.py) before the next one begins:
 1. the member joins, returns or changes its subscription (records 5, 16), and the group's epoch rises, if members,
    subscriptions or topics have changed (3)
 2. the target assignment is computed for the group's epoch (7, 6). That of a large group is not ready when the heartbeat
-   ends (TargetComputation), so the next heartbeat of each member goes on
+   ends (TargetComputation), so the next heartbeat of each member continues
 3. the member is reconciled with its target (8, reconciliation.py)
 
-A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
-The response is sent when everything is synced.
+After a crash between two steps the next heartbeat runs the missing ones, so the records need not be one batch. The
+response is sent when all records are synced.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class ConsumerGroup:
     ) -> ConsumerMember:
         """Update the member and the group's epoch, then the target, then reconcile the member. Return the member.
 
-        `known` is the member as the group has it, or the static member that it replaces. None if it is new.
-        `reported` are the partitions that the member reports as owned. None if its request does not have them.
+        `known` is the member as the group has it, or the static member that it replaces. It is None for a new member.
+        `reported` are the partitions that the member reports as owned. It is None if the request does not have them.
         """
         member = self.update_member(known, member_id, metadata, client, now_ms)
         self.update_target(now_ms)
@@ -148,7 +148,7 @@ class ConsumerGroup:
         return member
 
     def becomes_classic(self) -> bool:
-        """Return True if the group is converted to a classic one now, because all of its members are classic."""
+        """Return True if the group can become a classic one: all members are classic, and the settings permit it."""
         return self._environment.becomes_classic(self.state.members.values())
 
     def check_size(self) -> None:
@@ -165,9 +165,10 @@ class ConsumerGroup:
         client: Identity,
         now_ms: int,
     ) -> ConsumerMember:
-        """Record the subscription of a member, and the group's next epoch if it changes the assignment.
+        """Record the subscription of a member, and the group's next epoch if the change needs a new assignment.
 
-        Return the member, whose session begins anew. The arguments are those of `progress`.
+        Return the member, whose session has been restarted. `known` is as for `progress`; `updated` is the new
+        metadata.
         """
         before = None if known is None else known.metadata
         if updated != before:
@@ -202,7 +203,7 @@ class ConsumerGroup:
         return member
 
     def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
-        """Yield records that give the place of a static member to its successor, without a rebalance."""
+        """Yield records that replace a static member by its successor, without a rebalance."""
         state, target = member.state, self.state.target_of(member.member_id)
         yield from ((key, None) for key in self._member_keys(member.member_id))
         yield self._key(ConsumerRecordType.MEMBER, member_id), member.metadata
@@ -240,9 +241,11 @@ class ConsumerGroup:
         *,
         has_changed: bool,
     ) -> None:
-        """Append records after which the group has these subscriptions and expressions, and its next epoch.
+        """Append records and, if it rises, the group's next epoch.
 
-        The epoch rises if `has_changed`, or if a subscribed topic was created, deleted or has grown.
+        Also delete the expressions that no member has any more. The epoch rises if `has_changed`, or if a subscribed
+        topic was created, deleted or has grown. `after` and `expressions` are the group's subscriptions and expressions
+        after these records.
         """
         topics = self._environment.topics
         records += [
@@ -264,7 +267,10 @@ class ConsumerGroup:
     # -- step 2: the target assignment -------------------------------------------------------------------------
 
     def update_target(self, now_ms: int) -> None:
-        """Start to compute the target assignment if it is stale, or later if the last one is too recent (KIP-1263)."""
+        """Start to compute the target assignment if it is stale.
+
+        If the last one is too recent, schedule that (KIP-1263).
+        """
         state, environment = self.state, self._environment
         if not state.is_target_stale or self.computation.is_running:
             return
@@ -279,7 +285,7 @@ class ConsumerGroup:
         self.computation.start(self._compute_target(wall_ms), now_ms)
 
     def _compute_target(self, wall_ms: int) -> Work:
-        """Compute the target assignment of the group's present epoch, and append it at the end."""
+        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, epoch = self.state, self.state.epoch.epoch
         targets = yield from compute_target(state, self._environment.topics, self._assignor_name())
         if not is_applicable(targets, epoch, state):
@@ -298,7 +304,7 @@ class ConsumerGroup:
     # -- step 3: the partitions of the member ------------------------------------------------------------------
 
     def reconcile(self, member: ConsumerMember, reported: Assignment | None, now_ms: int) -> None:
-        """Make the member's next step to its target. See `progress` for `reported`."""
+        """Bring the member one step closer to its target. `reported` is as for `progress`."""
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
@@ -365,7 +371,7 @@ class ConsumerGroup:
     # -- deadlines ---------------------------------------------------------------------------------------------
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of a group that was loaded."""
+        """Start the sessions of all members of a group that was loaded."""
         for member in self.state.members.values():
             self.renew_session(member, now_ms)
             if member.state.phase is MemberPhase.UNREVOKED:
@@ -383,7 +389,7 @@ class ConsumerGroup:
         self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def start_rebalance_timeout(self, member: ConsumerMember, now_ms: int) -> None:
-        """Remove the member unless it makes its next step of a rebalance within its rebalance timeout."""
+        """Start the member's rebalance timeout. If the member does not do its next step in that time, it is removed."""
         if member.metadata is not None:
             self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
 
@@ -392,7 +398,7 @@ class ConsumerGroup:
         return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
-        """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
+        """Remove members whose session or rebalance timeout is over, and compute a delayed assignment."""
         expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
@@ -417,7 +423,10 @@ class ConsumerGroup:
         return commit_refusal(self.state, request)
 
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return the error for a fetch of committed offsets, or NONE, as for admin clients without a member id."""
+        """Return the error for a fetch of committed offsets, or NONE.
+
+        Admin clients, which have no member id, get NONE.
+        """
         return fetch_refusal(self.state, member_id, epoch)
 
     # -- views -------------------------------------------------------------------------------------------------
@@ -451,7 +460,7 @@ class ConsumerGroup:
         return topic in self.state.subscribed_names()
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """Return the commit's time, from which retention counts (KIP-211), or None while a member subscribes."""
+        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms
 
     def delete_refusal(self) -> int:

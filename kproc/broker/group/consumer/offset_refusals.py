@@ -40,7 +40,7 @@ def commit_refusal(state: ConsumerGroupState, request: CommitRequest) -> int:
 
 
 def fetch_refusal(state: ConsumerGroupState, member_id: str | None, epoch: int) -> int:
-    """Return the error for a fetch of committed offsets, or NONE, as for admin clients without a member id."""
+    """Return the error for a fetch of committed offsets, or NONE. Admin clients, which have no member id, get NONE."""
     if not member_id and epoch < 0:
         return ErrorCode.NONE
     member = state.members.get(member_id or "")

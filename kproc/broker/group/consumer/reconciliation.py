@@ -116,7 +116,7 @@ def _changed(
 
 
 def _select(owned: OwnedPartitions, is_wanted: Callable[[bytes, int], bool]) -> OwnedPartitions:
-    """Return the part of `owned` for which `is_wanted` is True, without topics that have nothing left."""
+    """Return the partitions of `owned` for which `is_wanted` is True. Topics without such partitions are left out."""
     selected: dict[bytes, Mapping[int, int]] = {}
     for topic_id, epochs in owned.items():
         part = {partition: epoch for partition, epoch in epochs.items() if is_wanted(topic_id, partition)}

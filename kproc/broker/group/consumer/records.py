@@ -51,7 +51,10 @@ class ConsumerRecordType(IntEnum):
 
 
 class GroupEpoch(msgspec.Struct, frozen=True):
-    """The value of record type 3: the group's epoch. It rises when members, subscriptions or topics change."""
+    """The value of record type 3: the group's epoch.
+
+    It rises when members, subscriptions or subscribed topics change.
+    """
 
     epoch: int
     metadata_hash: int = 0

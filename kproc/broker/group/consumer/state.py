@@ -112,14 +112,17 @@ class ConsumerGroupState:
         return self.epoch.epoch > self.target_epoch.epoch
 
     def drop_incomplete_members(self) -> None:
-        """Remove members of which the log has no subscription, because a crash came between their tombstones."""
+        """Remove members without a subscription in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 self._set_state(member, MemberState(0))
                 del self.members[member.member_id]
 
     def get_member(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:
-        """Return a member, by both ids if it is static. Raises UNKNOWN_MEMBER_ID, or as `get_static` does."""
+        """Return the member with this id. If `instance_id` is given, return the static member that has both ids.
+
+        Raises UNKNOWN_MEMBER_ID. For a static member, raises as `get_static` does.
+        """
         if instance_id is not None:
             return self.get_static(instance_id, member_id)
         member = self.members.get(member_id)
@@ -128,7 +131,10 @@ class ConsumerGroupState:
         return member
 
     def get_static(self, instance_id: str, member_id: str) -> ConsumerMember:
-        """Return a static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another one has the instance."""
+        """Return the static member with both ids.
+
+        Raises UNKNOWN_MEMBER_ID if no member has the instance id, and FENCED_INSTANCE_ID if another member has it.
+        """
         known_id = self.instance_ids.get(instance_id)
         if known_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -148,7 +154,7 @@ class ConsumerGroupState:
         )
 
     def can_get_more(self, member: ConsumerMember) -> bool:
-        """Return True if a partition of the member's target that others owned is free now."""
+        """Return True if a partition of the member's target has no owner now."""
         return any(
             (topic_id, partition) not in self.owners
             for topic_id, partitions in self.target_of(member.member_id).items()
@@ -156,7 +162,7 @@ class ConsumerGroupState:
         )
 
     def target_of(self, member_id: str) -> Assignment:
-        """Return the target assignment of a member; it is empty for one that has none yet."""
+        """Return the target assignment of a member. It is empty before the member's first target."""
         return self._targets.get(member_id, _NO_TARGET)
 
     def subscribed_names(self) -> frozenset[str]:
@@ -164,7 +170,7 @@ class ConsumerGroupState:
         return self.subscriptions.names(self.expressions)
 
     def names_of(self, metadata: MemberMetadata) -> frozenset[str]:
-        """Return the names of the topics to which a member subscribes. An unresolved expression has none."""
+        """Return the names of the topics to which a member subscribes. An expression without a match has none."""
         names = frozenset(metadata.topic_names)
         topics = self.expressions.get(metadata.topic_regex or "")
         return names if topics is None else names | topics.topic_names

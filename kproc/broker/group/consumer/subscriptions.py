@@ -9,7 +9,7 @@ from kproc.broker.group.consumer.records import ExpressionTopics, MemberMetadata
 
 
 class Subscriptions:
-    """Numbers of members that subscribe by a name or an expression, or prefer an assignor."""
+    """The numbers of members that subscribe to a topic name, use an expression, or prefer an assignor."""
 
     __slots__ = ("_assignors", "_expressions", "_names")
 
@@ -19,7 +19,7 @@ class Subscriptions:
         self._assignors: Counter[str] = Counter()
 
     def after(self, removed: Sequence[MemberMetadata], added: Sequence[MemberMetadata] = ()) -> Subscriptions:
-        """Return a copy in which subscriptions are removed and added. This object stays as it is."""
+        """Return a copy without the subscriptions `removed` and with those of `added`. This object stays as it is."""
         after = Subscriptions()
         after._names, after._expressions = self._names.copy(), self._expressions.copy()
         after._assignors = self._assignors.copy()

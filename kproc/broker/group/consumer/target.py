@@ -36,7 +36,7 @@ def _assignor_members(state: ConsumerGroupState, topics: TopicView) -> dict[str,
 def topic_ids(
     state: ConsumerGroupState, topics: TopicView, metadata: MemberMetadata | None
 ) -> frozenset[bytes]:
-    """Return the ids of the existing topics to which a member subscribes; no id if `metadata` is None."""
+    """Return the ids of the existing topics to which a member subscribes. If `metadata` is None, return no id."""
     if metadata is None:
         return frozenset()
     ids = map(topics.id_of, state.names_of(metadata))

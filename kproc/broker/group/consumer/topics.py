@@ -101,7 +101,7 @@ def _signed(number: int) -> int:
 
 
 class ConsumerCluster(msgspec.Struct, frozen=True):
-    """The cluster, as consumer groups see it."""
+    """The topics, group configs and functions of the cluster that the groups of a coordinator use."""
 
     topics: TopicView
     group_configs: Callable[[str], Mapping[str, str]]  # The configs of a group, by name.

@@ -139,7 +139,7 @@ class _Balance:
         return self._share[member_id] - len(self.owned[member_id])
 
     def _fill(self) -> Work:
-        """Add members to each partition until it has as many as shall share it."""
+        """Add members to each partition until the partition has its number of members."""
         unfilled = [member_id for member_id in self.owned if self._missing(member_id) > 0]
         for partition in self._partitions:
             owners = self._owners[partition]

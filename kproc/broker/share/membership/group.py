@@ -249,7 +249,7 @@ class ShareGroup:
             self._append([(self._key(ShareRecordType.TOPICS), topics)])
 
     def assign(self, now_ms: int) -> None:
-        """Compute the target assignment after a change of the initialized partitions."""
+        """Compute the target anew, with a higher group epoch if necessary, after partitions were initialized."""
         if self.state.members:
             self._update_epoch(has_changed=False)
             self._update_target(now_ms)
@@ -313,7 +313,10 @@ class ShareGroup:
     # -- step 4: the partitions of the member ------------------------------------------------------------------
 
     def _reconcile(self, member: ShareMember) -> None:
-        """Move a member to its target, or remove the partitions of topics to which it does not subscribe any more."""
+        """Give a member its target.
+
+        Leave out the partitions of topics to which the member does not subscribe any more.
+        """
         state, target_epoch = member.state, self.state.target_epoch.epoch
         assert member.subscription is not None
         ids = map(self._environment.cluster.topics.id_of, member.subscription.topic_names)

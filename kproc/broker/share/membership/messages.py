@@ -15,7 +15,7 @@ LEAVE_EPOCH: Final = -1
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A ShareGroupHeartbeat request. None means that the value of the last request still holds."""
+    """A ShareGroupHeartbeat request. None in a field means that the value of the member's last request still holds."""
 
     member_id: str
     member_epoch: int
@@ -72,7 +72,10 @@ class DeleteShareOffsets(msgspec.Struct, frozen=True):
 
 
 class ChangedShareOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a change of start offsets. If the whole group has an error, `codes` is empty."""
+    """The outcome of a change of start offsets: an error code for each partition.
+
+    If the request as a whole is rejected, `error_code` is set and `codes` is empty.
+    """
 
     error_code: int = 0
     error_message: str | None = None

@@ -107,7 +107,7 @@ class ShareGroups:
         return self._replay.pop()
 
     def add(self, state: ShareGroupState) -> ShareGroup:
-        """Add a group with this state."""
+        """Add a share group with this state. It replaces a group with the same id."""
         group = self._groups[state.group_id] = ShareGroup(state, self._environment)
         return group
 
@@ -189,7 +189,10 @@ class ShareGroups:
         self.states.send_initialize(group, new_offsets, on_done)
 
     def delete_offsets(self, group_id: str, request: DeleteShareOffsets, reply: _OnChanged) -> None:
-        """Handle a DeleteShareGroupOffsets. The group must be empty."""
+        """Handle a DeleteShareGroupOffsets: delete the states of all partitions of the topics.
+
+        The group must be empty.
+        """
         try:
             group = self.get(group_id)
             _check_empty(group)
@@ -231,7 +234,7 @@ class ShareGroups:
     # -- records -----------------------------------------------------------------------------------------------
 
     def _append_to_group(self, group: ShareGroup, records: Sequence[ShareRecord]) -> None:
-        """Append records of a group, and apply each one that was appended. Raises KafkaError unless all were."""
+        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
         # From here on the log may have a record of the group, even if the append fails, so the group must not
         # be forgotten as never written.
         self._unwritten.pop(group.group_id, None)

@@ -68,9 +68,9 @@ class ShareStates(msgspec.Struct, frozen=True):
         on_done: OnCodes,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Send calls with up to ITEMS_AT_ONCE items, until `is_over`. `on_done` gets the codes of all items at the end.
+        """Send calls with up to ITEMS_AT_ONCE items each, until `is_over` returns True.
 
-        Items that were not sent get NOT_COORDINATOR.
+        `on_done` gets the codes of all items at the end. Items that were not sent get NOT_COORDINATOR.
         """
         codes: list[int] = []
 

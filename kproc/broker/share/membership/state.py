@@ -72,7 +72,7 @@ class ShareGroupState:
 
     @property
     def is_written(self) -> bool:
-        """True if the log has a record of the group: record 11, or only record 15 if offsets were altered first."""
+        """True if the log has a record of the group: record 11, or only record 15 if start offsets were set first."""
         return self.epoch.epoch > 0 or self.topics != ShareTopics()
 
     def drop_incomplete_members(self) -> None:
@@ -155,13 +155,16 @@ class ShareGroupState:
 
 
 def with_initializing(topics: ShareTopics, added: Mapping[bytes, NamedPartitions]) -> ShareTopics:
-    """Return the topics with partitions that are being initialized. Added topics leave `deleting`."""
+    """Return `topics` with the partitions of `added` as initializing.
+
+    The topics of `added` are no longer in `deleting`.
+    """
     deleting = {topic_id: name for topic_id, name in topics.deleting.items() if topic_id not in added}
     return msgspec.structs.replace(topics, initializing=_union(topics.initializing, added), deleting=deleting)
 
 
 def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions]) -> ShareTopics:
-    """Return the topics after these partitions have got a state."""
+    """Return `topics` with the partitions of `done` as initialized, no longer as initializing."""
     initializing = {}
     for topic_id, topic in topics.initializing.items():
         left = topic.partitions - done[topic_id].partitions if topic_id in done else topic.partitions
@@ -173,7 +176,7 @@ def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions])
 
 
 def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopics:
-    """Return the topics after the deletion of these topics' states has started. They are not initialized any more."""
+    """Return `topics` with those of `names` (topic id -> name) in `deleting`, and not in the other two tables."""
     return ShareTopics(
         _without(topics.initializing, names),
         _without(topics.initialized, names),
@@ -182,7 +185,7 @@ def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopic
 
 
 def without_topics(topics: ShareTopics, topic_ids: frozenset[bytes]) -> ShareTopics:
-    """Return the topics without these, whose states have been deleted."""
+    """Return `topics` without those of `topic_ids`, because their states have been deleted."""
     return ShareTopics(
         _without(topics.initializing, topic_ids),
         _without(topics.initialized, topic_ids),

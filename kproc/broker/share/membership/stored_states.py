@@ -1,9 +1,9 @@
 """StoredStates: the states of share partitions that the share coordinators store for a coordinator's groups (KIP-932).
 
-The share coordinators store how far a group has read each partition. This class has these states created for newly
-subscribed partitions, replaced when start offsets are altered, and deleted with the group, its offsets or its topics.
-Record 15 says which partitions have a state. Record 15 is written before the call to the share coordinators and after
-it, so that no state is orphaned by a crash.
+The share coordinators store how far a group has read each partition. StoredStates calls them to create the states of
+newly subscribed partitions, to replace states when start offsets are altered, and to delete states together with the
+group, its offsets or its topics. Record 15 says which partitions have a state. Record 15 is written before the call to
+the share coordinators and after it, so that no state is orphaned by a crash.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class StoredStates:
         *,
         keeps_existing: bool = False,
     ) -> None:
-        """Initialize states of share partitions with these start offsets. `on_done` gets the error code of each.
+        """Initialize states of share partitions with these start offsets. `on_done` gets their error codes.
 
         keeps_existing: do not reset a state that exists already.
         """
@@ -149,8 +149,8 @@ class StoredStates:
     def _double_epoch(self, group: ShareGroup) -> None:
         """Double the epoch of a group, because a stored state has a higher one.
 
-        With kproc.flush=none, a power loss can remove records of the group although the states survive. Without the
-        doubling, the states could not be initialized until single steps had raised the group's epoch to theirs.
+        With kproc.flush=none, a power loss can remove records of the group although the states survive. Until the
+        group's epoch is as high as that of the states, they cannot be initialized. Single steps could take very long.
         """
         epoch = group.state.epoch.epoch
         if not self.is_current(group) or epoch > _DOUBLED_EPOCH_MAX:
@@ -171,7 +171,7 @@ class StoredStates:
         topics: Mapping[bytes, NamedPartitions],
         codes: dict[tuple[bytes, int], int],
     ) -> None:
-        """Write record 15 for the states that were initialized, and assign their partitions."""
+        """Write record 15 for the states that were initialized, and assign their partitions to members."""
         now_ms = self._timing.now_ms()
         first_error = next((code for code in codes.values() if code), 0)
         group.initialize_after_ms = now_ms + _RETRY_MS if first_error else 0
@@ -219,7 +219,7 @@ class StoredStates:
         group.set_topics(with_initialized(group.state.topics, present))
 
     def is_current(self, group: ShareGroup) -> bool:
-        """Return True unless the group was deleted, or the coordinator has resigned."""
+        """Return True if this coordinator still has the group, which is neither deleted nor coordinated elsewhere."""
         return self._groups.get(group.group_id) is group
 
     # -- deletion ----------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class StoredStates:
         self.delete(group, doomed, lambda _deleted, code: on_done(code))
 
     def remove_topics(self, topics: DeletedTopics) -> Work:
-        """Delete the states of deleted topics in all groups. `retry_removal` retries failed deletions."""
+        """Delete the states of deleted topics in all groups. If that fails, `retry_removal` does it again."""
         self._gone = topics
         for group_id in list(self._groups):
             group = self._groups.get(group_id)
@@ -297,7 +297,10 @@ class StoredStates:
         topics: Mapping[bytes, NamedPartitions],
         on_done: Callable[[set[bytes], int], None],
     ) -> None:
-        """Delete the states of topics, after the record with these `deleting` topics was synced."""
+        """Delete the states of topics, when the record that has them in `deleting` is synced.
+
+        `on_done` gets the ids of the topics that have no state left, and the first error code or 0.
+        """
 
         def send(code: Code) -> None:
             if code:

@@ -2,9 +2,10 @@
 
 A record's state ARCHIVING is persisted first. Then the record is written to the group's dead letter topic, and then
 archived. The next batch of a share partition is written only after the records of the former one are archived. So after
-a death, only the share partition's last batch can have letters of records that are still in the state ARCHIVING. The
-writer asks the owner of the dead letter log for these letters (letter_log.py) before it writes again, and archives
-their records. A record that cannot be written is archived nevertheless, as in Kafka, and the log says why.
+the death of an owner, only the last batch of a share partition can have letters whose records are still in the state
+ARCHIVING. Before the next owner writes, it requests these letters from the owner of the dead letter log
+(letter_log.py), and archives their records. A record that cannot be written is archived nevertheless, as in Kafka, and
+the log says why.
 
 Differs from Kafka: with errors.deadletterqueue.copy.record.enable the headers of the record are copied, too.
 """
@@ -79,11 +80,11 @@ _RETRIED: Final = (
 
 
 class _Unwritable(Exception):
-    """The group's dead letters cannot be written. The text says why."""
+    """The group's dead letters cannot be written. The exception's text says why."""
 
 
 class _Queue:
-    """The dead letters of one share partition that are not written yet: the next batch, and those behind it."""
+    """The dead letters of one share partition that are not written yet: the next batch, and the letters behind it."""
 
     __slots__ = ("archiving", "attempts", "batch", "is_unsure", "is_waiting", "letters")
 
@@ -241,7 +242,7 @@ class DeadLetterWriter:
         self._call(partition, queue, topic, APPEND_LETTERS, batch, on_answer)
 
     def _find_written(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
-        """Archive the records whose letters are in the topic already. The others are written after that."""
+        """Archive the records whose letters are in the topic already. Then write the other letters."""
 
         def on_answer(answer: Answer) -> None:
             if answer["error_code"]:
@@ -293,7 +294,10 @@ class DeadLetterWriter:
         is_sent = True
 
     def _fill_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> list[Record]:
-        """Return the records of the next batch. The letters of a failed attempt are the first ones."""
+        """Return the records of the next batch.
+
+        It begins with the letters of a batch that was not written, if there is one.
+        """
         queue.letters.extendleft(reversed(queue.batch))
         queue.batch = []
         size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
@@ -351,7 +355,10 @@ class DeadLetterWriter:
             self._finish(partition, queue, f"cannot append to topic {topic.name}: error {code}")
 
     def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
-        """Schedule another attempt after a pause. Return False if this error allows no further attempt."""
+        """Schedule another attempt after a pause.
+
+        Return False if this error does not permit another attempt, or if there were too many attempts.
+        """
         queue.attempts += 1
         # The records stay in the state ARCHIVING while they wait, and keep the start offset where it is. So
         # the attempts must end.
@@ -361,7 +368,10 @@ class DeadLetterWriter:
         return True
 
     def _wait(self, partition: SharePartition, queue: _Queue, pause_ms: int) -> None:
-        """Continue with a share partition after a pause, with at most one that copies records in a duty cycle."""
+        """Continue with a share partition after a pause.
+
+        In each duty cycle, at most one share partition that copies records continues.
+        """
         due_ns = self._services.clock.now_ns() + pause_ms * NS_PER_MS
         self._services.owner.purgatory.watch(_DeadLetterPause(self, partition, due_ns), ())
         queue.is_waiting = True
@@ -444,7 +454,7 @@ def _size(record: Record) -> int:
 def _divide(
     letters: Iterable[DeadLetters], written: Sequence[int]
 ) -> tuple[list[DeadLetters], list[DeadLetters]]:
-    """Return the letters at the offsets `written`, which are in ascending order, and the other letters."""
+    """Return the letters whose offsets are in `written`, which is in ascending order, and the other letters."""
     found: list[DeadLetters] = []
     others: list[DeadLetters] = []
     for each in letters:

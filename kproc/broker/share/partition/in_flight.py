@@ -123,7 +123,10 @@ class InFlightRecords:
         )
 
     def next_fetch_offset(self) -> int | None:
-        """Return the first offset that a member can acquire if the log has it. None: too many records are in flight."""
+        """Return the offset from which a member can acquire records, if the log has any.
+
+        None: too many are in flight.
+        """
         run = self.first_available()
         if run is not None:
             return run.first
@@ -134,7 +137,7 @@ class InFlightRecords:
         return [StateBatch(run.first, run.last, run.state, run.delivery_count) for run in self._runs]
 
     def dead_letters(self) -> list[DeadLetters]:
-        """Return all records that are to be written as dead letters."""
+        """Return all records that shall be written as dead letters."""
         return [_dead_letters(run) for run in self._runs if run.state is ARCHIVING and run.next_state is None]
 
     def discard_below(self, log_start: int) -> None:
@@ -151,7 +154,10 @@ class InFlightRecords:
             self._advance()
 
     def _append(self, state: RecordState, last: int, delivery_count: int) -> None:
-        """Extend the window up to the offset `last` with a state, unless the window reaches that far already."""
+        """Extend the window with offsets of one state, up to `last`.
+
+        Do nothing if the window reaches that far already.
+        """
         first = self.end_offset
         if last >= first:
             run = Run(first, last, state, delivery_count, last - first + 1)
@@ -191,7 +197,7 @@ class InFlightRecords:
         return None
 
     def acquire_again(self, run: Run, last: int, holder: ShareHolder, deadline_ms: int) -> Run:
-        """Acquire an available run up to the offset `last`. Return a run of the acquired records."""
+        """Acquire the offsets of an available run up to `last`. Return the run of the acquired offsets."""
         if last < run.last:
             heappush(self._available, last + 1)
             run = self._runs.cut(run.first, last)[0]
@@ -214,9 +220,10 @@ class InFlightRecords:
         self._advance()
 
     def archive(self, first: int, last: int, state: RecordState) -> None:
-        """Archive the records of a range that are in the state `state`, without persistence.
+        """Archive those records of a range that are in the state `state`. This is not persisted.
 
-        The log has no such records any more, or they belong to an aborted transaction. A load finds that out again.
+        The log has no such records any more, or they belong to an aborted transaction. After a load of the share
+        partition, the same is found again.
         """
         if last < first:
             return
@@ -413,7 +420,7 @@ class InFlightRecords:
 
 
 def _is_gap(run: Run) -> bool:
-    """Return True for offsets without records. As in Kafka, an acknowledgement of them has no effect."""
+    """Return True for offsets that have no records. As in Kafka, an acknowledgement of such offsets has no effect."""
     return run.state is ARCHIVED and not run.delivery_count
 
 
@@ -443,7 +450,7 @@ def _add_batch(batches: list[StateBatch], first: int, last: int, state: RecordSt
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, with neighbours joined."""
+    """Return the ranges in ascending order, with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and joined[-1][1] + 1 == first:

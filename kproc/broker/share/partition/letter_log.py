@@ -1,8 +1,8 @@
-"""The dead letter log's side of dead letters: appends batches of them, and finds the last batch of a share partition.
+"""Appends batches of dead letters to the log of a dead letter topic, and finds the last batch of a share partition.
 
-Runs in the Handler that owns the partition of the dead letter topic. All batches of a share partition have one producer
-id, so the log's ProducerTable knows the offset of the last one, also after a crash, a power loss or a transfer of the
-log. Clients do not see producer ids.
+These functions run in the Handler that owns the partition of the dead letter topic. All batches of a share partition
+have one producer id, so the log's ProducerTable knows the offset of the last one, also after a crash, a power loss or a
+transfer of the log. Clients do not see producer ids.
 
 A call is rejected unless its sender still owns the share partition's log. Without this check, a late call of a former
 owner could append letters behind the batch of its successor. The successor calls with newer metadata, so this Handler

@@ -56,7 +56,10 @@ class AcknowledgeBatch(msgspec.Struct, array_like=True):
 
 
 class SharePart(msgspec.Struct, array_like=True, gc=False):
-    """One partition of a call. Waiting ShareFetches have up to 200,000, which the garbage collector does not visit."""
+    """One partition of a call.
+
+    Waiting ShareFetches have up to 200,000 of these objects. The garbage collector does not visit them.
+    """
 
     topic_id: bytes
     index: int

@@ -57,7 +57,10 @@ def _key(group_id: str, part: SharePart) -> SharePartitionKey:
 
 
 def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
-    """Return the error code and message of a partition. OPENS_LATER: the former owner still has its log open."""
+    """Return the error code and message of a partition that `error` stands for.
+
+    The code is OPENS_LATER if the former owner still has the log open.
+    """
     # The former owner has not closed the log yet. The home retries, and the client sees no error.
     if isinstance(error, PartitionMoving):
         return OPENS_LATER, None
@@ -140,7 +143,7 @@ class _Acquiring:
         self._can_exceed = body.can_exceed
 
     def acquire(self, part: SharePart) -> AcquiredPart:
-        """Acquire records of a partition. The result has no records if nothing can be acquired now."""
+        """Acquire records of a partition. If none can be acquired now, the result has no records and no error."""
         shares, key = self._shares, _key(self._body.holder.group_id, part)
         try:
             partition, owned = shares.get(key)
@@ -195,7 +198,10 @@ class _Acquiring:
 
 
 def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: OwnedPartition) -> int:
-    """Return the first offset that can be acquired now, -1 if none can be acquired, or OPENS_LATER."""
+    """Return the first offset that can be acquired now.
+
+    Return -1 if none can be acquired, and OPENS_LATER if the share partition or its log is not ready.
+    """
     records, log = partition.records, owned.log.state
     if records is None or partition.is_start_new or (log.unconfirmed and owned.is_recovering):
         return OPENS_LATER

@@ -52,7 +52,7 @@ class Run(msgspec.Struct):
         )
 
     def rest(self, offset: int) -> Run:
-        """Return a run with this run's attributes, from `offset` to the last offset of this run."""
+        """Return a new run with this run's attributes, for the offsets from `offset` to the end of this run."""
         return Run(
             offset,
             self.last,

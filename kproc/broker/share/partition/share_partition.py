@@ -37,7 +37,7 @@ def watch_keys(key: SharePartitionKey, topic: str) -> tuple[tuple[str, SharePart
 
 
 class _Pending(NamedTuple):
-    """A change that is not persisted yet, and the callback for its end."""
+    """A change that is not persisted yet, and the callback that is called when it is persisted or has failed."""
 
     change: Change
     on_done: OnPersisted
@@ -116,7 +116,10 @@ class SharePartition:
     # -- the members' requests -----------------------------------------------------------------------------------
 
     def acquire(self, wanted: WantedRecords, fetched_from: int, batches: LogBatches) -> list[AcquiredRange]:
-        """Acquire records of batches that were read from the offset `fetched_from` on."""
+        """Acquire records of `batches`, which were read from the offset `fetched_from` on.
+
+        Return the acquired ranges.
+        """
         assert self.records is not None
         return wanted.acquire(self.records, fetched_from, batches.offsets(), batches.aborted)
 
@@ -180,7 +183,7 @@ class SharePartition:
         return bool(self._queued or self.is_start_new) and not self._in_flight and self.records is not None
 
     def start_write(self) -> WriteState:
-        """Return the write of all queued changes, which are in flight from now on."""
+        """Return a write of all queued changes. From now on they are in flight."""
         assert self.records is not None
         # A new start offset is written even if no record has changed. The empty change represents it.
         self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
@@ -188,7 +191,10 @@ class SharePartition:
         return WriteState(self.state_epoch, self.leader_epoch, start, finished, batches)
 
     def finish_write(self) -> list[DeadLetters]:
-        """Commit the changes of the write that is persisted. Return the records that become dead letters."""
+        """Commit the changes of the write in flight, which is persisted.
+
+        Return the records that become dead letters.
+        """
         assert self.records is not None
         done, self._in_flight = self._in_flight, []
         self.is_start_new = False
@@ -198,7 +204,7 @@ class SharePartition:
         return letters
 
     def fail_write(self, error: KafkaError) -> None:
-        """Roll back the changes of the write, which may have been persisted nevertheless."""
+        """Roll back the changes of the write in flight, although they may have been persisted."""
         assert self.records is not None
         failed, self._in_flight = self._in_flight, []
         for pending in failed:

@@ -98,7 +98,10 @@ class SharePartitions:
 
     @property
     def has_room(self) -> bool:
-        """False if the Handler has RUNS_MAX runs. Then only share partitions with released records give any."""
+        """True if the Handler has fewer than RUNS_MAX runs.
+
+        Otherwise members can only acquire records that were delivered before and released.
+        """
         return self._run_count < RUNS_MAX
 
     def now_ms(self) -> int:
@@ -173,9 +176,10 @@ class SharePartitions:
         return known[1]
 
     def changed(self, partition: SharePartition, *, not_before_ms: int = 0) -> None:
-        """Schedule the write of changes and the end of locks, and count the memory that the records take.
+        """Update the schedule and the memory count of a share partition after a change of its records.
 
-        not_before_ms: locks that end earlier are released only at this time.
+        Schedules the write of its changes, and the release at the end of its next lock. not_before_ms: locks that end
+        earlier are released only at this time.
         """
         records = partition.records
         if records is None:
@@ -204,7 +208,10 @@ class SharePartitions:
         return partition
 
     def _drop_idle(self) -> bool:
-        """Drop one idle share partition, from the least recently used ones. Return False if none of these is idle."""
+        """Remove one idle share partition from the table. Return False if there is none.
+
+        Only some share partitions are examined, the least recently used ones.
+        """
         for partition in islice(self._by_key.values(), _CANDIDATES_MAX):
             if partition.is_idle:
                 self._drop(partition)
@@ -212,7 +219,7 @@ class SharePartitions:
         return False
 
     def _drop_unused(self, partition: SharePartition) -> None:
-        """Drop an idle share partition when the last session that used it has ended.
+        """Remove an idle share partition from the table if no session uses it any more.
 
         A group without members can be deleted. A new group with the same name must not find the old group's state.
         """
@@ -249,7 +256,10 @@ class SharePartitions:
         self._release(keys, lambda holder: holder.home == handler)
 
     def release_holder(self, holder: ShareHolder) -> None:
-        """Release the records of a closed session: in a later duty cycle if it has used many share partitions."""
+        """Release the records of a closed session.
+
+        If it has used many share partitions, this happens in a later duty cycle.
+        """
         if len(self._used.get(holder, ())) > SLOW_PARTS:
             # 100 clients can disconnect in one duty cycle. A duty cycle runs only one deferred function.
             self._services.owner.purgatory.defer(partial(self.release_now, holder))
@@ -261,7 +271,7 @@ class SharePartitions:
         self._release(self._remove_uses(holder), lambda each: each == holder)
 
     def _remove_uses(self, holder: ShareHolder) -> dict[SharePartitionKey, None]:
-        """Remove the uses of a closed session. Return the share partitions that it has used."""
+        """Record that a closed session uses no share partition any more. Return the ones that it has used."""
         used = self._used.pop(holder, {})
         for key in used:
             self._holder_counts[key] -= 1
@@ -286,10 +296,10 @@ class SharePartitions:
             self._use_state(partition, outcome)
 
     def _restore(self, partition: SharePartition) -> None:
-        """Have the group's coordinator create a missing state, and read it.
+        """Request that the group's coordinator creates a missing state again, and then read the state.
 
         With kproc.flush=none, a power loss can remove the state of an initialized partition. The group's coordinator
-        rejects the call if the group must not have a state, because no member has subscribed to the topic for example.
+        rejects the call if the group must not have a state, for example because no member has subscribed to the topic.
         """
 
         def on_outcomes(outcomes: list[int]) -> None:
@@ -401,7 +411,7 @@ class SharePartitions:
     # -- the timer ---------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Schedule `work` for the next deadline, or for the end of this duty cycle if there is something to write."""
+        """Schedule `work`: for the end of this duty cycle if there are states to write, else for the next deadline."""
         due_ns = self._services.clock.now_ns() if self._unwritten else self._deadlines.first * NS_PER_MS
         if self._timer is not None and self._timer.is_parked:
             if self._timer.deadline_ns <= due_ns:
@@ -437,7 +447,7 @@ class SharePartitions:
 
 
 def _client_error(code: int) -> KafkaError:
-    """Return the error that clients get after a failed read or write of a state, as in Kafka's SharePartition."""
+    """Return the error that clients get after a read or write of a state has failed with `code`, as in Kafka."""
     if code in _FENCED or code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):

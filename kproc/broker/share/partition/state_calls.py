@@ -121,7 +121,7 @@ class StateCalls:
                 call.on_outcome(call.partition, outcome)
 
     def resume(self, call: StateCall, due_ns: int) -> None:
-        """Send a call again after its pause, or park it again if the pause has not ended yet."""
+        """Send a call again, because its pause has ended. If this comes too early, wait for the rest of the pause."""
         if call.partition.is_dropped:
             return
         if self._services.clock.now_ns() < due_ns:

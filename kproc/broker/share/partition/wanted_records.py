@@ -38,7 +38,7 @@ class WantedRecords(msgspec.Struct):
     def acquire(
         self, records: InFlightRecords, fetched_from: int, batches: Batches, aborted: Batches = ()
     ) -> list[AcquiredRange]:
-        """Acquire records of batches that the log has from the offset `fetched_from` on.
+        """Acquire records of `batches`, which were read from the log at the offset `fetched_from`.
 
         aborted: the batches that belong to aborted transactions and must not be delivered.
         """
@@ -59,7 +59,10 @@ class WantedRecords(msgspec.Struct):
     def _acquire_again(
         self, records: InFlightRecords, lasts: list[int], acquired: list[AcquiredRange]
     ) -> bool:
-        """Acquire records that were delivered before. Return True if records that never were may follow."""
+        """Acquire records that were delivered before.
+
+        Return True if records that were never delivered may be acquired for the same request.
+        """
         while self.records_left > 0:
             run = records.first_available()
             if run is None or run.first > lasts[-1]:
@@ -128,7 +131,7 @@ def _throttled_size(run: Run, rules: Rules) -> int:
 
 
 def _without(ranges: list[AcquiredRange], first: int, last: int) -> list[AcquiredRange]:
-    """Return ranges without the offsets `first` to `last`."""
+    """Return the parts of the ranges that are outside of the offsets `first` to `last`."""
     left: list[AcquiredRange] = []
     for each in ranges:
         if each.last < first or each.first > last:

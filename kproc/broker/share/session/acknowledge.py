@@ -163,7 +163,7 @@ class Acknowledgements:
 
 
 def _are_valid(batches: Sequence[AcknowledgeBatch], rules: RenewRules) -> bool:
-    """Check the batches of one partition as KafkaApis does."""
+    """Return True if the acknowledgement batches of one partition are valid by the rules of KafkaApis."""
     highest = AcknowledgeType.RENEW if rules.is_known else AcknowledgeType.REJECT
     before = -1
     for batch in batches:

@@ -105,7 +105,7 @@ class Acquisition(DelayedOperation):
         self._vain_wakes = 0
 
     def start(self) -> None:
-        """Start with the first partition's owner, or in a later duty cycle if there are many partitions."""
+        """Call the first partition's owner. If there are many partitions, do so in a later duty cycle."""
         if self.is_slow:
             # The start takes up to 20 ms, and 100 clients can send such a ShareFetch in one duty cycle.
             self._services.owner.purgatory.defer(self.start_now)
@@ -113,7 +113,7 @@ class Acquisition(DelayedOperation):
             self.start_now()
 
     def start_now(self) -> None:
-        """Start with the first partition's owner, unless the client has disconnected."""
+        """Call the first partition's owner, unless the client has disconnected."""
         if self._is_gone:
             return
         self._route(self._order)
@@ -134,7 +134,10 @@ class Acquisition(DelayedOperation):
         self._cancel_watches()
 
     def on_expire(self) -> None:
-        """End the wait at the deadline. If the request waited for bytes_min, acquire the records that exist."""
+        """End the wait at the deadline.
+
+        If the request waited for bytes_min bytes, acquire the fewer records that exist.
+        """
         self._is_expired = True
         self._proceed()
 
@@ -157,7 +160,7 @@ class Acquisition(DelayedOperation):
                 self._todo.append(partition.owner)
 
     def _proceed(self) -> None:
-        """Call the next owner, complete, or wait."""
+        """Call the next owner. If all owners were called, complete or wait."""
         while self._todo and not self._is_calling:
             if self._records_left <= 0 or self._bytes_left <= 0 or self._session.is_closed:
                 self._todo.clear()
@@ -239,7 +242,7 @@ class Acquisition(DelayedOperation):
         return self._records_left < self._limits.records_max
 
     def _may_wait(self) -> bool:
-        """Return True if a partition without an error may get records before the deadline."""
+        """Return True if the request may wait for records: a partition without an error can still get some in time."""
         return (
             not (self._is_expired or self._session.is_closed)
             and self._services.clock.now_ns() < self.deadline_ns
@@ -257,7 +260,7 @@ class Acquisition(DelayedOperation):
         ]
 
     def _watch_all(self) -> None:
-        """Send each owner a watch, which it replies to when records can be acquired, and park until the deadline."""
+        """Send each owner a watch, and park until the deadline. An owner replies when records can be acquired."""
         if not self.is_parked:
             self._services.owner.purgatory.watch(self, ())
         bytes_min = max(1, self._limits.bytes_min // len(self._parts))
@@ -302,4 +305,4 @@ class Acquisition(DelayedOperation):
 
 
 def _ignore(_reply: Reply | Lost) -> None:
-    """Ignore the reply to CANCEL_WATCH."""
+    """Ignore the reply to a call that cancels a watch (CANCEL_WATCH)."""

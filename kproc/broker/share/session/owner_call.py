@@ -48,6 +48,6 @@ def close_sessions(services: Services, connection_id: int) -> None:
 
 
 def close_all_sessions(services: Services) -> None:
-    """Close all share sessions, because this Handler is leaving. Its connections get another home."""
+    """Close all share sessions, because this Handler is leaving. Their connections get other homes."""
     for session in services.owner.share_sessions.close_all():
         release_session(services, session)

@@ -65,7 +65,10 @@ class ShareSession:
         self.targets = {key: SessionPartition(must_respond=False) for key in keys}
 
     def update(self, keys: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
-        """Add and remove partitions. As in Kafka, one that is both added and forgotten is not in the session."""
+        """Add and remove partitions.
+
+        As in Kafka, a partition that is both added and forgotten is not in the session.
+        """
         for key in keys:
             if key not in self.targets:
                 self.targets[key] = SessionPartition(must_respond=True)
@@ -77,9 +80,10 @@ class ShareSession:
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
     def needs_row(self, key: ShareKey, *, has_records: bool, has_error: bool) -> bool:
-        """Return True if a response must have a row for a partition, and record that it is sent.
+        """Return True if a response must have a row for a partition, which the caller then sends.
 
-        The client learns of a partition when it is new, has records or an error, or has no error any more.
+        Call it once per partition and response. The client learns of a partition when it is new, has records or an
+        error, or has no error any more.
         """
         target = self.targets.get(key)
         if target is None:
@@ -95,12 +99,12 @@ class ShareSession:
 class ShareSessions:
     """The sessions of one Handler: at most `group.share.max.share.sessions`, and PARTITIONS_MAX in all of them.
 
-    No group can use up the sessions or the partitions for itself. If a Handler has too many sessions, the group with
-    the most sessions loses the one that was not used for the longest time, provided that it has at least two more than
-    the group of the new session. If a Handler has too many partitions, sessions of the group that has most partitions
-    are closed, the largest first, provided that it keeps at least as many partitions as the other group then has.
+    No group can use up the sessions or the partitions for itself. If a new session is one too many, the group with the
+    most sessions loses its least recently used one. That group must have at least two sessions more than the group of
+    the new session. If there are too many partitions, the largest sessions of the group with the most partitions are
+    closed. That group must keep at least as many partitions as the other group then has.
 
-    A member's epochs and partitions are known to its home only. A client that reaches another home gets
+    Only a member's home knows its epochs and partitions. A client that reaches another home gets
     SHARE_SESSION_NOT_FOUND and opens a new session there.
     """
 
@@ -162,9 +166,10 @@ class ShareSessions:
     def make_room(
         self, group_id: str, member_id: str, keys: Sequence[ShareKey]
     ) -> Sequence[ShareSession] | None:
-        """Close and return sessions of another group, so that a member's session fits the limits. None if it cannot.
+        """Close sessions of another group, so that a member's session fits the limits.
 
-        A session of the member that is replaced does not count. The caller releases the records of the closed sessions.
+        Return them, or None if it cannot fit. A session of the member that is replaced does not count. The caller
+        releases the records of the closed sessions.
         """
         if len(keys) > SESSION_PARTITIONS_MAX:
             return None
@@ -183,7 +188,10 @@ class ShareSessions:
         return victims
 
     def _find_victim(self, group_id: str) -> ShareSession | None:
-        """Return the session to close for a new one of this group. None if no group has two sessions more."""
+        """Return the session to close for a new one of this group.
+
+        Return None if no group has at least two sessions more than this one.
+        """
         most = max(self._by_group.values(), key=len)
         if len(most) < len(self._by_group.get(group_id, ())) + 2:
             return None

@@ -43,7 +43,7 @@ def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
 
 
 def _count_parts(topics: Iterable[Fields]) -> int:
-    """Count the partitions and the batches of acknowledgements."""
+    """Return the number of partitions plus the number of acknowledgement batches in the topics of a request."""
     count = 0
     for topic in topics:
         count += len(topic["partitions"])
@@ -62,7 +62,7 @@ def topic_names(services: Services, keys: Iterable[ShareKey]) -> Iterator[str]:
 
 
 def add_leader(services: Services, key: ShareKey, row: Fields) -> None:
-    """Add the partition's leader to a row whose error would make the client look it up."""
+    """Add the partition's leader to the row if its error makes a client look for the leader."""
     if row["error_code"] in _LEADER_ERRORS:
         partition = find_partition(services, key)
         epoch = -1 if partition is None else partition.leader_epoch
@@ -71,7 +71,7 @@ def add_leader(services: Services, key: ShareKey, row: Fields) -> None:
 
 
 def by_topic(context: RequestContext, rows: Mapping[ShareKey, Fields]) -> Fields:
-    """Return the fields `responses` and `node_endpoints` with the rows of partitions."""
+    """Return the response fields `responses`, which are the rows grouped by topic, and `node_endpoints`."""
     topics: dict[bytes, list[Fields]] = {}
     has_leader = False
     for (topic_id, _), row in rows.items():

@@ -23,10 +23,10 @@ BATCHES_MAX: Final = 45_000
 
 
 def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -> Batches:
-    """Merge an update into the present batches, and remove the offsets below the start offset.
+    """Return the present batches with an update merged in, without the offsets below the start offset.
 
-    current: sorted by offset, without overlaps, as this function returns them.
-    update: in any order, with overlaps. No batch may have a last offset below its first.
+    current: sorted by offset, without overlaps, as this function returns them. update: in any order, with overlaps. No
+    batch may have a last offset below its first.
     """
     merged = list(_without_prefix(current, start_offset))
     for each in _sweep(prune(update, start_offset)):
@@ -50,7 +50,10 @@ def has_too_many(current: Batches, update: Batches) -> bool:
 
 
 def _without_prefix(batches: Batches, start_offset: int) -> Batches:
-    """Return the result of `prune` for sorted batches. Visits no batch that stays, because there can be thousands."""
+    """Return the result of `prune` for sorted batches.
+
+    It visits only the batches that are removed, because there can be thousands of others.
+    """
     count = _count_before(batches, start_offset)
     kept = batches[count:] if count else batches
     if kept and kept[0].first < start_offset:
@@ -59,7 +62,10 @@ def _without_prefix(batches: Batches, start_offset: int) -> Batches:
 
 
 def prune(batches: Iterable[StateBatch], start_offset: int) -> Batches:
-    """Return the batches without the offsets below the start offset. NO_OFFSET removes nothing."""
+    """Return the parts of the batches from the start offset on.
+
+    If the start offset is NO_OFFSET, return all batches.
+    """
     if start_offset == NO_OFFSET:
         return tuple(batches)
     return tuple(

@@ -142,7 +142,10 @@ class ShareCoordinator:
     def _follow(
         self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, offset: int
     ) -> None:
-        """Apply a record of the log to the state of its share partition. `content` None is a tombstone."""
+        """Apply a record of the log to the state of its share partition.
+
+        If `content` is None, the record is a tombstone.
+        """
         part = self._parts.get(name)
         if isinstance(content, Update):
             if part is None:
@@ -167,7 +170,10 @@ class ShareCoordinator:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
-        """Create a state, or replace one unless the stored state epoch is higher. Raises KafkaError if rejected."""
+        """Create a state, or replace one unless the stored state epoch is higher.
+
+        Raises KafkaError if the request is rejected. Then nothing is written.
+        """
         part = self._find(name)
         # The owner found no state and asked the group's coordinator to restore it. Meanwhile another call has
         # created it, so its records must not be delivered from the start again.
@@ -198,7 +204,10 @@ class ShareCoordinator:
         self._append(name, key, self._change(part, request, part.state.leader_epoch), on_code)
 
     def read(self, name: str, request: ReadState, on_state: OnState) -> None:
-        """Record a higher leader epoch, then read the state. `on_state` gets it when it is durable, or an error."""
+        """Record a higher leader epoch, then read the state.
+
+        `on_state` gets the state when it is durable, or an error code.
+        """
         part = self._get(name, request.leader_epoch)
         key = self._existing_partition(part.key)
         state = _persisted(replace(part.state, leader_epoch=request.leader_epoch))
@@ -310,7 +319,10 @@ class ShareCoordinator:
         )
 
     def _fits(self, part: _StoredPartition, count: int) -> bool:
-        """Return True if the topic allows a record with so many batches. Warn once until the next snapshot if not."""
+        """Return True if a record with so many batches is allowed by the topic's max.message.bytes.
+
+        If not, log one warning until the next snapshot.
+        """
         size = _STATE_BYTES + len(part.key.group_id.encode()) + count * _BATCH_BYTES
         if size <= self._log.record_bytes_max:
             return True
@@ -376,10 +388,10 @@ class ShareCoordinator:
         self._is_sweeping = False
 
     def _snapshot_cold(self) -> Work:
-        """Repeat old snapshots, so that older records of the log can be deleted.
+        """Write old snapshots again with a new time, so that older records of the log can be deleted.
 
-        A snapshot is old after share.coordinator.cold.partition.snapshot.interval.ms. Do nothing if all share
-        partitions are cold: their last snapshots are repeated ones.
+        A snapshot is old after share.coordinator.cold.partition.snapshot.interval.ms. Do nothing if the last snapshot
+        of every share partition was already written by this function.
         """
         parts = list(self._parts.items())
         if all(part.state.created_ms != part.state.written_ms for _, part in parts):

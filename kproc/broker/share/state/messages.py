@@ -69,8 +69,8 @@ class ReadState(msgspec.Struct, frozen=True, array_like=True):
 class WriteState(msgspec.Struct, frozen=True, array_like=True):
     """Change the state of the ranges in `batches`, and move the start offset forward.
 
-    A start offset below the present one has no effect, nor has the count of completed deliveries then. Stored delivery
-    counts never decrease: see batches.py.
+    If the start offset is below the present one, it has no effect, and the count of completed deliveries has none
+    either. Stored delivery counts never decrease (batches.py).
     """
 
     state_epoch: int

@@ -113,7 +113,10 @@ _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
 
 
 def _no_such_name(path: str, name: str) -> None:
-    """Reject a name that the schema at `path` (record type, or a struct in it) does not have: a bug of the caller."""
+    """Raise ValueError for a field that the caller gives and the schema lacks, which is a bug of the caller.
+
+    path: the record type, or a struct in it.
+    """
     raise ValueError(f"cannot encode {path}: its schema has no field {name}")
 
 
