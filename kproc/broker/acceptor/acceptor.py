@@ -78,8 +78,9 @@ class Acceptor(Role):
     ) -> None:
         """Create the Acceptor of the bound socket `listening`.
 
-        `limits_for` returns the limits for dynamic settings; its second argument resolves host names as far as they are
-        known. `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
+        limits_for: returns the limits by the dynamic settings. Its second argument returns the addresses of a host
+        name, or none before the name is resolved.
+        rate_events_elsewhere: returns the sum of the metric connection_rate_events over the other Acceptors.
         """
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._listening = listening
@@ -298,7 +299,10 @@ class Acceptor(Role):
     # -- accepting ---------------------------------------------------------------------------------------------
 
     def _accept(self, now_ns: int) -> int:
-        """Accept connections from the backlog; block at the first one that may not be accepted yet."""
+        """Accept connections from the backlog. Block at the first one that may not be accepted yet.
+
+        Return the number of accepted connections and of attempts that failed.
+        """
         taken = 0
         while taken < _ACCEPTS_PER_PASS:
             # Check before accept(2), because an accepted socket cannot be put back into the backlog.
@@ -425,7 +429,10 @@ class Acceptor(Role):
 
     @property
     def _is_waiting(self) -> bool:
-        """Return True while metrics change with time alone, so that every tick must store them."""
+        """Return True while each tick must store metrics, although this Acceptor may do no work.
+
+        That is so while it is blocked, has parked sockets, or the broker has more connections than max.connections.
+        """
         return bool(self._blocked_since_ns or self._parked or self.quotas.has_excess)
 
     def _rest_ms(self) -> int:

@@ -81,7 +81,10 @@ class ConnectionCounts:
         return self._by_listener.items()
 
     def of_source(self, source: Hashable, listener: int) -> int:
-        """Return one source's connections of one listener. This walks the source's table."""
+        """Return how many connections of one listener a source has.
+
+        The time grows with the size of the source's table.
+        """
         table = self._sources.get(source, {})
         return sum(count for (_, by), count in table.items() if by == listener)
 

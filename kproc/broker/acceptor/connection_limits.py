@@ -81,7 +81,11 @@ def limits_for(
     protected: frozenset[int] = frozenset(),
     resolve: Resolve | None = None,
 ) -> ConnectionLimits:
-    """Return the limits in force for `listener`. `resolve` returns a host name's addresses; None: `addresses_of`."""
+    """Return the limits in force for `listener`.
+
+    resolve: returns the addresses of a host name in a limit. Without it, `addresses_of` calls the system's resolver.
+    protected: the indexes of listeners that the broker-wide limits do not apply to.
+    """
     plain = partial(_limit_of_broker, config, settings)
     of_listener = partial(_limit_of_listener, listener, config, settings)
     resolve = resolve or addresses_of

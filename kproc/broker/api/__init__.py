@@ -1,7 +1,7 @@
 """The Kafka APIs, one file per key. This list is the table of contents.
 
-An api file turns one decoded request into response fields. It never learns how the bytes came (`transport/`,
-`processor/`) and does no I/O of its own: what must wait is parked through the RequestContext.
+An api file turns one decoded request into response fields. It does not know how the bytes of a request arrive
+(`transport/`, `processor/`), and does no I/O of its own. A request that must wait is parked through its RequestContext.
 """
 
 from __future__ import annotations

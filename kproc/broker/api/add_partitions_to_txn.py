@@ -52,9 +52,10 @@ def _prepare(context: RequestContext, request: Fields) -> Iterator[None]:
 
 
 def _find_refused(context: RequestContext, request: Fields) -> Iterator[None]:
-    """Find the transactions with a partition that cannot join, before a slice lets other partitions join.
+    """Find the transactions with a partition that cannot join, before the first slice lets partitions join.
 
-    A transaction's partitions join together or not at all, and no slice sees the partitions of the others.
+    The partitions of a transaction join together or not at all, but a slice sees only its own partitions. The ids of
+    these transactions are added to the request.
     """
     refused: set[str] = set()
     for part in divide(request, _ROWS_OF_BROKERS if context.api_version >= _OF_BROKERS_SINCE else _ROWS):

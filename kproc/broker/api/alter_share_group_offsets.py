@@ -107,7 +107,7 @@ def _topic(
 
 
 def message_of(code: int) -> str | None:
-    """Return the message of an error in a row. None for no error."""
+    """Return the message that a row has for this error code, or None if the code is 0."""
     return MESSAGES.get(ErrorCode(code), ErrorCode(code).name) if code else None
 
 

@@ -64,7 +64,7 @@ def handle_partition(
 ) -> None:
     """Advance the start of a log of this Handler, and answer when the new start is on disk.
 
-    After a crash, wait for the log's first sync, which determines the high watermark.
+    After a crash, OperationPaused is raised until the log's first sync, which determines the high watermark.
     """
     # Before the first sync after a crash, the high watermark is too low. Higher offsets would be rejected as out of
     # range, and a deletion up to the high watermark would delete too little.

@@ -1,8 +1,8 @@
 """DeleteShareGroupState (key 86), version 0 (KIP-932): delete the states of share partitions.
 
 The coordinator of a share group calls this operation when the group, or its offsets of a topic, are deleted. In kproc
-that is a call between Handlers (peers/share_call.py). This API is for tools. The states of a deleted topic go without
-a request.
+that is a call between Handlers (peers/share_call.py). This API is for tools. The states of a deleted topic are
+deleted without a request.
 """
 
 from __future__ import annotations

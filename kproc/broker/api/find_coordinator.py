@@ -65,7 +65,10 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
 def _find_refused(
     context: RequestContext, resource: ResourceType, keys: Sequence[str]
 ) -> dict[str, tuple[ErrorCode, str]]:
-    """Return error and message of the keys that the client may not look for, and of invalid ones."""
+    """Return the error and message of each key that is invalid or that the client may not look for.
+
+    Raises KafkaError if the whole request is rejected: a client may not look for share partitions at all.
+    """
     # DESCRIBE on the group or the transactional id is sufficient, because the client only asks where to send
     # its requests. Each of those requests is checked again.
     if resource is not ResourceType.CLUSTER:

@@ -62,7 +62,7 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
 
 
 def _is_removed(context: RequestContext, left: LeftMember) -> bool:
-    """Return True if not the member itself has left, but another client has removed it.
+    """Return True if another client has removed the member, False if the member has left by itself.
 
     A member leaves by its connection, which has the client id and the address with which it joined. Only an
     administrator names a static member by its instance id alone (KIP-345).

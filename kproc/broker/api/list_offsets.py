@@ -112,7 +112,10 @@ def gather_ends(services: Services, partitions: Sequence[tuple[str, int]], on_do
 def _refused_and_wanted(
     context: RequestContext, request: dict[str, Any]
 ) -> tuple[dict[tuple[int, int], Answer], list[tuple[str, int, tuple[int, int, int]]]]:
-    """Return the answers that need no log, by (position of the topic, of the partition in it), and the look-ups."""
+    """Return the error rows of a request, and the look-ups of its other partitions.
+
+    The error rows are by (position of the topic in the request, position of the partition in the topic).
+    """
     topics = request["topics"]
     isolation = request.get("isolation_level", 0)
     times_asked = Counter(

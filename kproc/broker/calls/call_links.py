@@ -7,8 +7,8 @@ reply with `is_open` is followed by another one. Each call is declared with its 
 When a peer dies, every open call to it gets the reply `Lost`, so that no request waits for ever. If the peer ended in
 order, the calls that it never read can be sent to its successor instead (`Calls.withdraw`).
 
-A peer's bytes are decoded inside containment. Bytes that cannot be decoded fail their call, as if the peer had died,
-and never end the role that reads them.
+Bytes of a peer that cannot be decoded fail their call, as if the peer had died. They never end the role that reads
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class _Open(NamedTuple):
     call: Call[Any, Any]
 
     def decode_reply(self, raw: memoryview) -> Any:
-        """Decode a reply of this call. A further reply follows if the decoded one `is_open`."""
+        """Decode a reply of this call.
+
+        Return Lost if the peer could not handle the call because of an unexpected exception.
+        """
         # nil: the peer lives, but the call raised an unexpected exception in it, which the peer has logged. The outcome
         # is unknown, as if the peer had died.
         return Lost() if raw == _NIL else self.call.decode_reply(raw)
@@ -79,9 +82,10 @@ class Calls:
         on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
-        """Send a call. `on_reply` gets each reply, or Lost if the peer dies, or at once if the peer has no `outbox`.
+        """Send a call. `on_reply` gets each reply, or Lost if the peer dies.
 
-        An exception in `on_reply` fails the request or operation that is now the owner in `containment`.
+        Without an `outbox` there is no link to the peer, and `on_reply` gets Lost at once. An exception in `on_reply`
+        fails the request or operation that this role is working on during this `send`.
         """
         self._push(outbox, call.name, body, payload, _Open(peer, on_reply, self._containment.owner, call))
 
@@ -168,7 +172,7 @@ class CallHandlers:
     def handle_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
     ) -> None:
-        """Handle a call from a link. Reply as lost (None) if that raises an unexpected exception."""
+        """Handle a call from a link. After an unexpected exception, reply None, which the caller reads as Lost."""
         try:
             handler = self.by_op[op]
             handler.handle(handler.decode(raw), payload, on_reply)

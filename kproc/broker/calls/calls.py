@@ -13,7 +13,10 @@ import msgspec
 
 
 class FromImage(msgspec.Struct, array_like=True):
-    """A body that depends on the metadata. The receiver handles it when its own metadata have at least this version."""
+    """A body that depends on the metadata. `image` is the version of the sender's metadata.
+
+    The receiver handles it when its own metadata have at least this version.
+    """
 
     image: int
 

@@ -32,9 +32,10 @@ class LogDirUsage(Reply):
 
 
 class LogFileFigures(msgspec.Struct, array_like=True):
-    """Figures from a partition's files: bytes of the records, and times of the newest and the oldest one, in ms.
+    """Figures from a partition's files: the bytes of its records, and two times in ms since 1970.
 
-    A time is -1 if there is no record. The newest one is when the broker wrote it, the oldest one its timestamp.
+    newest_ms: when the broker wrote the newest record, or -1 without records.
+    oldest_ms: the timestamp of the oldest record, or -1 without records.
     """
 
     bytes: int

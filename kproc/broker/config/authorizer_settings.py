@@ -13,7 +13,10 @@ _FORMER: Final = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.aut
 
 
 def principals_in(text: str) -> tuple[str, ...]:
-    """Split `super.users` at semicolons. Commas are part of the names of certificates."""
+    """Return the principals in a value of `super.users`.
+
+    Semicolons separate them, because names of certificates have commas.
+    """
     return tuple(part for part in (part.strip() for part in text.split(";")) if part)
 
 

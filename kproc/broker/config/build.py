@@ -158,7 +158,11 @@ def together(*steps: Callable[[], object]) -> None:
 
 
 def _row_of_listener(plain: str, table: Mapping[str, Setting]) -> Setting | None:
-    """Find the row of a name without its listener's prefix. The name may still begin with a mechanism."""
+    """Find the setting of a listener's own value, whose name is given without `listener.name.<listener>.`.
+
+    The name may begin with a SASL mechanism. Return None if the setting does not exist or cannot be set for one
+    listener.
+    """
     row = table.get(plain)
     if row is not None:
         return row if row.per_listener else None
@@ -167,7 +171,7 @@ def _row_of_listener(plain: str, table: Mapping[str, Setting]) -> Setting | None
 
 
 def _parse_own(name: str, raw: object, row: Setting) -> Any:
-    """Parse a listener's own setting. Reject a count of 0, with which no client could connect.
+    """Return the parsed value of a listener's own setting. Raise ConfigError for a count of 0: no client could connect.
 
     Kafka rejects 0 only when a client alters the setting.
     """
@@ -281,7 +285,10 @@ def _derive_replication(values: dict[str, Any], warnings: list[str]) -> None:
 
 
 def _derive_times(values: dict[str, Any]) -> None:
-    """Derive the settings in ms from those in other units. As in Kafka, ms wins over minutes, minutes over hours."""
+    """Derive the settings in ms from those in other units. As in Kafka, ms wins over minutes, minutes over hours.
+
+    Raises ConfigError if the retention is 0 ms.
+    """
     retention_ms = _first(
         values,
         ("log.retention.ms", 1),

@@ -57,7 +57,7 @@ def parse_jaas(text: str) -> JaasLine:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each token with a flag: True for a word or a string, False for `=` and `;`."""
+    """Yield each token with a flag: True for a word or a string, False for `=` and `;`. Raises JaasError."""
     token = re.compile(_LEXEMES, re.VERBOSE | re.DOTALL)
     at = 0
     while at < len(text):

@@ -44,7 +44,10 @@ class FileValue(NamedTuple):
 
 
 def read_settings_file(path: Path) -> dict[str, FileValue]:
-    """Read a `.toml` file as TOML and any other file as Kafka's server.properties."""
+    """Parse a `.toml` file as TOML and any other file as Kafka's server.properties. Return the values by name.
+
+    Raises ConfigError if the file cannot be read or parsed.
+    """
     try:
         raw = read_bounded(path)
     except OSError as error:

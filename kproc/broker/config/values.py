@@ -180,7 +180,10 @@ _OUTSIDE_EVERY_RANGE: Final = 1 << 64
 
 
 def parse_value(kind: Kind, raw: object, name: str) -> Any:
-    """Parse `raw` as a value of `kind`. TOML files and tests also pass values that have their type already."""
+    """Parse `raw` as a value of `kind`. Raises ConfigError.
+
+    TOML files and tests also pass values that have their type already.
+    """
     if kind is Kind.BOOLEAN:
         return _parse_boolean(raw, name)
     if kind is Kind.LIST:

@@ -22,7 +22,10 @@ _OF_EVERY_REQUEST: Final = ("client", "user", "versions")
 
 
 def unmet_condition(rule: FaultRule, api_key: int, name: str) -> str | None:
-    """Return an error text if no request of this API, called `name`, can meet all conditions of the rule, or None."""
+    """Return an error text if no request of this API can meet all conditions of the rule, else None.
+
+    `name` is the API's name, for the text.
+    """
     api = lookup(api_key)
     assert api is not None, "the rule's names of APIs were validated"
     served = range(api.lo, api.hi + 1)

@@ -70,14 +70,17 @@ class FaultyFs:
         self._fs.sync(descriptor)
 
     def make_directory(self, path: Path) -> bool:
-        """Create a directory by the wrapped Fs. Raise DiskFull if a rule has filled the disk."""
+        """Create a directory by the wrapped Fs, and return its result. Raise DiskFull if a rule has filled the disk."""
         for rule_id, rule in self._rules("fill-disk"):
             if self._free_bytes(rule) <= 0 and self._is_due(rule_id, rule):
                 raise _failed(errno.ENOSPC, f"mkdir {path}")
         return self._fs.make_directory(path)
 
     def reserve(self, descriptor: int, position: int, length: int) -> bool:
-        """Reserve space by the wrapped Fs, but not while a rule limits the disk, so that each write is measured."""
+        """Reserve space by the wrapped Fs.
+
+        Return False without effect while a rule limits the disk, so that each write is measured.
+        """
         try:
             is_limited = any(self._rules("fill-disk"))
         except StorageFailure:

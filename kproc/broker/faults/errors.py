@@ -91,7 +91,7 @@ def _failed_fetch(index: int, code: ErrorCode) -> Fields:
 
 
 def _split(names: RequestNames, matcher: Matcher) -> tuple[Fields, Fields | None]:
-    """Divide a request into (one with the rows that fail, one with the other rows, or None if all rows fail)."""
+    """Return a request with the rows that fail, and one with the other rows. The second is None if all rows fail."""
     fields = names.fields
     array = next((name for name in TOPIC_ARRAYS if isinstance(fields.get(name), list)), None)
     if array is None or not matcher.names_topic:

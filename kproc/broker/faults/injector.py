@@ -110,7 +110,7 @@ class FaultInjector:
         self._check_switch()
 
     def close(self) -> None:
-        """Close the counters."""
+        """Close the files that count the matches of the rules."""
         for rule in self._rules.values():
             rule.close()
         self._rules.clear()
@@ -220,12 +220,18 @@ class FaultInjector:
         self._release_division(request)
 
     def _work(self, request: HandlerRequest, body: bytearray) -> None:
-        """Dispatch a request with a copy of its body, a bytearray, because the log stamps record batches in place."""
+        """Dispatch a delayed request.
+
+        `body` is a copy of its frame, writable because the log stamps record batches in place.
+        """
         self._handle_request(request, memoryview(body))
         self._release_division(request)
 
     def _release_division(self, request: HandlerRequest) -> None:
-        """Let a divided request run without parking its connection. ClientRequests would park it by `newest`."""
+        """Keep ClientRequests from parking a connection because `request` was divided just now.
+
+        The division stops if the client disconnects.
+        """
         divided = self._services.clients.divided
         if divided.newest is not None and divided.newest.request is request:
             request.when_gone(divided.newest.stop)

@@ -86,7 +86,10 @@ class SyncRecord:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Exclude all other threads and processes. The kernel releases the lock of a role that is killed."""
+        """Hold the record's lock until the context ends, so that no other thread or process changes names or records.
+
+        The kernel releases the lock of a role that is killed.
+        """
         # A descriptor of its own for each call, because threads with the same one would share the lock.
         descriptor = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -182,7 +185,7 @@ class RecordingFs:
         return getattr(self._fs, name)
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
-        """Open a file by the wrapped Fs, and reserve the inode of a new one."""
+        """Open a file by the wrapped Fs, and return its descriptor. Reserve the inode of a new file in the record."""
         # The open of an existing file changes no name, so other roles need not be excluded.
         if not create:
             return self._fs.open(path, writable=writable)

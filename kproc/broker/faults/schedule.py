@@ -48,7 +48,7 @@ class Schedule:
         return hits if rule.times is None else min(hits, rule.times)
 
     def _draws_of(self, block: int) -> list[bool]:
-        """Return a flag for each candidate of a block: True if the random draw lets the rule act on it."""
+        """Return a flag for each of the _BLOCK candidates in this block: True if the random draw lets the rule act."""
         if block != self._block:
             rule = self._rule
             draw = random.Random(f"{rule.seed}:{block}").random  # noqa: S311 - repeatable

@@ -491,9 +491,10 @@ class ClientRequests:
     def _handle_metered(
         self, client: ProcessorPeer, request: HandlerRequest, body: memoryview
     ) -> Destination | None:
-        """Handle a request as `_handle` does. Measure its time if it counts for a request_percentage quota.
+        """Handle a request and return its destination, as `_handle` does.
 
-        The append queue is flushed before and after a measured request, so that only its own append is measured.
+        Measure its time for a request_percentage quota. The append queue is flushed before and after a measured
+        request, so that only its own append is measured.
         """
         if not self.rates.is_metered(request):
             return self._handle_request(request, body)

@@ -23,9 +23,9 @@ _CLOSED_TOGETHER: Final = 128
 
 
 def close_logs(partitions: Sequence[OwnedPartition], *, is_clean: bool) -> None:
-    """Close the logs of these partitions and publish their rows. Sync them first if `is_clean`.
+    """Close the logs of these partitions and publish their rows in the shared partition table.
 
-    Raises the first OSError after all logs are closed.
+    Sync them first if `is_clean`. Raises the first OSError after all logs are closed.
     """
     errors: list[OSError] = []
     for first in range(0, len(partitions), _CLOSED_TOGETHER):

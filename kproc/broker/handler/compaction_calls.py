@@ -55,7 +55,10 @@ class CompactionCalls:
             self.swaps.append((body, on_reply))
 
     def work(self) -> int:
-        """Carry out one queued swap and reply. The caller must not call this while a sync round is running."""
+        """Carry out one queued swap and reply. Return the number of swaps.
+
+        Do not call this while a sync round is running.
+        """
         body, on_reply = self.swaps.popleft()
         on_reply(_try(Swapped, body, lambda: self._swap(body)))
         return 1

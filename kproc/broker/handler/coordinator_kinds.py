@@ -117,7 +117,7 @@ def _match_topics(
 ) -> frozenset[str] | None:
     """Return the topics whose whole names match an expression and that the client may describe (KIP-848).
 
-    Return None if the Handler has no time for that now.
+    Return None if the Handler has no time for that now. Raises KafkaError for an invalid expression.
     """
     if time.is_used_up:
         return None

@@ -33,14 +33,17 @@ def handle_call(services: Services, _body: FromImage, on_reply: OnResult[Handler
 
 
 def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[TrafficReport]) -> None:
-    """Reply with the traffic alone, which needs no coordinator."""
+    """Reply with this Handler's traffic by topic, its number of long polls, and its number of outstanding syncs."""
     partitions = services.owner.partitions
     assert isinstance(partitions, Partitions)
     on_reply(TrafficReport(_traffic(partitions), _count_long_polls(services), partitions.count_syncs()))
 
 
 def _count_long_polls(services: Services) -> int:
-    """Count the clients' requests that wait for records. An owner's reads for another Handler are not counted."""
+    """Return how many requests of clients wait for records.
+
+    Reads that this Handler does for another one do not count.
+    """
     return sum(
         isinstance(each, Acquisition) or (isinstance(each, DelayedFetch) and not _is_for_home(each))
         for each in services.owner.purgatory.deadlines

@@ -201,7 +201,7 @@ class HeldConnections:
         client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
 
     def rest(self, client: ProcessorPeer, key: bytes, path: FastPath | None) -> HeldConnection:
-        """Park the requests of a connection until a later duty cycle.
+        """Park the requests of a connection until a later duty cycle. Return the object that parks them.
 
         Kafka handles one request of a connection at a time. A ring of kproc has space for INFLIGHT_MAX requests of one
         connection. Without this, other connections would wait for all of them. Produce requests are exempt, because

@@ -41,7 +41,7 @@ class ImageChanges:
         self._clients = clients
 
     def adopt(self, image: ClusterImage) -> None:
-        """Replace the image, and apply its differences from the present one."""
+        """Replace the whole image of the metadata, and apply its differences from the previous one to the parts."""
         services = self._services
         before = services.image
         gone = [

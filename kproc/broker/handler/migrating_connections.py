@@ -91,7 +91,10 @@ class MigratingConnections:
             peer.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
 
     def gave_away(self, origin: ClientPeer, connection_id: int, now_ns: int) -> None:
-        """Record that another Processor has the connection's socket. Its claim can still be unread in another ring."""
+        """Record that the Processor `origin` has passed the connection's socket to another one.
+
+        The claim of that other Processor may not have been read yet, because it comes over another ring.
+        """
         moving = self._moving.get(connection_id)
         if moving is not None and moving.origin is origin:  # Otherwise the connection was claimed already.
             self._await_claim(connection_id, moving, now_ns)

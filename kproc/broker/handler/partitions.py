@@ -128,7 +128,7 @@ class Partitions:
     def _reopen(self, owned: OwnedPartition, partition: PartitionImage) -> OwnedPartition:
         """Close and open a log whose files a Shortage (no space or no descriptors) left half changed.
 
-        The recovery at opening completes the change.
+        Return the open partition. The recovery at opening completes the change.
         """
         logger.warning(
             "reopening the offline log of %s-%d, so that its recovery repairs it: %s",
@@ -313,7 +313,10 @@ class Partitions:
         self.purgatory.check(key)
 
     def row(self, partition: PartitionImage) -> PartitionRow | None:
-        """Return the partition's row as last published. None if no owner wrote it, or one died while writing it."""
+        """Return the row of a partition in the shared partition table, as last published.
+
+        None if no owner wrote it, or one died while writing it.
+        """
         return self._table.read(partition)
 
     def row_stores(self, partition: PartitionImage) -> int:

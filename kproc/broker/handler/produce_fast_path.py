@@ -175,7 +175,7 @@ class ProduceFastPath:
         return True
 
     def parsed(self, repeated: RepeatedProduce) -> OneProduce:
-        """Return the ordinary request object of a repeated request, for one that fails."""
+        """Return an ordinary request object for a repeated request that fails."""
         ids = repeated.ids
         request = self._requests.make_from_bytes(ids[:8], ids[8:], repeated.correlation)
         return OneProduce(request, self.acks, self._name, self._topic_id)

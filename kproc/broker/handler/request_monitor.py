@@ -225,7 +225,7 @@ class RequestMonitor:
             self._remove(name)
 
     def _sender(self, request: HandlerRequest, address: str) -> dict[str, Any]:
-        """Return the fields of a line that each request has."""
+        """Return the fields that the line of every request has: time, API, version, client id and client address."""
         return {
             "time_ms": self._services.clock.wall_ms(),
             "api": api_name(request.api_key),

@@ -192,7 +192,10 @@ class ArenaReader:
         return self.region.generation
 
     def view(self, offset: int, length: int) -> memoryview:
-        """Return the bytes of a block, writable so that batches can be stamped in place."""
+        """Return the bytes of a block, writable so that batches can be stamped in place.
+
+        Raise FatalError if the block does not lie in the arena, because its owner then works wrongly.
+        """
         # The numbers come from another process. A wrong one must end this role, because it would stamp offsets into
         # foreign frames.
         if offset < 0 or length < 0 or offset + length > self._capacity:

@@ -150,7 +150,10 @@ class Region:
         return self._map
 
     def carve(self, offset: int, length: int) -> memoryview:
-        """Return a writable view of a part of the payload. close() releases the view if the caller has not."""
+        """Return a writable view of a part of the payload. Raise FatalError if the part is not inside the payload.
+
+        close() releases the view if the caller has not.
+        """
         if offset < 0 or length < 0 or offset + length > self.payload_bytes:
             raise FatalError(
                 f"{length} bytes at offset {offset} lie outside a payload of {self.payload_bytes} bytes"

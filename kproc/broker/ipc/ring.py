@@ -303,7 +303,10 @@ class RingProducer(_RingEnd):
             self._reserved = None
 
     def _has_room(self, following: int) -> bool:
-        """Read the consumer's head again. Return True if a record that ends at `following` fits."""
+        """Read the consumer's head again. Return True if a record that ends at the sequence `following` fits.
+
+        Raise FatalError if the head is impossible, because the consumer then works wrongly.
+        """
         assert self._end, "a run of records was not committed"
         head = self._words[_HEAD]
         if WEAKLY_ORDERED:

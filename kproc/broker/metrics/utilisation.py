@@ -16,7 +16,10 @@ UTILISATION_WANTED: Final = 0.70
 
 
 def busy_between(then: Mapping[str, int], now: Mapping[str, int]) -> float | None:
-    """Return the share of time, 0 to 1, that a role did not sleep; None if it has stored no heartbeat since `then`."""
+    """Return the share of time, 0 to 1, that a role did not sleep between two readings of its metrics.
+
+    Return None if it has stored no heartbeat since the first reading.
+    """
     passed = now["heartbeat_ns"] - then["heartbeat_ns"]
     if passed <= 0:
         return None

@@ -134,7 +134,7 @@ def text_of(family: Metric) -> str:
 
 
 def quoted(text: str) -> str:
-    """Escape a label's value for the text format."""
+    """Return a label's value with the escapes of the text format."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -155,7 +155,7 @@ class Status:
         }
 
     def _row(self, process: dict[str, Any]) -> dict[str, Any]:
-        """Return one role's row. Its rates cover the time since the last call."""
+        """Return the row of one process in the status. Its rates cover the time since the last call."""
         role, index, pid = process["role"], process["index"], process["pid"]
         now_ns = self._plan.clock.now_ns()
         cpu = cpu_seconds(pid)

@@ -73,7 +73,7 @@ def check_size(op: str, _context: RequestContext, request: Fields) -> None:
 
 
 def _room_left(fields: Mapping[str, Any], room: int) -> int:
-    """Return `room` minus the number of rows in these fields, nested ones included. Stop as soon as it is below 0."""
+    """Return `room` minus the number of rows in these fields, nested rows included. Stop as soon as it is below 0."""
     for value in fields.values():
         if isinstance(value, list) and value and isinstance(value[0], (dict, str)):
             room -= len(value)

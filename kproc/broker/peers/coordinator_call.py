@@ -84,7 +84,10 @@ class CoordinatorCalls(Generic[C]):
         return services.owner.coordinators[self.topic]
 
     def handle_call(self, services: Services, body: ItemsRequest, on_reply: OnResult[Answers]) -> None:
-        """Run another Handler's items at the coordinators that we own by the caller's metadata, and reply."""
+        """Handle another Handler's items at the coordinators of this Handler, and reply with their outcomes.
+
+        An item whose coordinator is at another Handler by now gets NOT_COORDINATOR.
+        """
         operation = self.operations[body.operation]
         # Convert all arguments first. If one is invalid, the call is answered as lost, and no operation has run.
         items = [
@@ -121,7 +124,10 @@ class ItemOperation(Generic[C, A, R]):
         return handle
 
     def partition_handler(self, handle: HandleAtPartition[R]) -> HandleAtPartition[R]:
-        """Register a function that calls other Handlers or the controller first, and then `handle_here`."""
+        """Register the decorated function as the handler.
+
+        It calls other Handlers or the controller before `handle_here`.
+        """
         self.handle, self.is_at_partition = handle, True
         return handle
 
@@ -172,7 +178,10 @@ class ItemOperation(Generic[C, A, R]):
         _ItemInWork(services, self, partition, item, on_outcome, asker).handle()
 
     def decode_reply(self, on_reply: OnOwnersReply, reply: Answers | Lost) -> None:
-        """Pass an owner's reply on, with the results converted to their type."""
+        """Convert the results in an owner's reply to their type, and call `on_reply` with it.
+
+        Lost is passed on as it is.
+        """
         if isinstance(reply, Answers):
             answers = [each if isinstance(each, int) else self._result_of(each) for each in reply.answers]
             reply = Answers(answers, reply.known)

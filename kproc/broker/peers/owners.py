@@ -107,7 +107,10 @@ class OwnersRequest(Generic[P, A]):
             self._on_done([])
 
     def start_for(self, context: RequestContext) -> None:
-        """Start, and discard the answers if the client disconnects first. For operations that can take minutes."""
+        """Start as `start` does, but discard the answers if the client of `context` disconnects first.
+
+        For operations that can take minutes.
+        """
         self.start()
         if self._left:
             context.when_gone(self._abandon)
@@ -172,7 +175,8 @@ class HandledCall(Generic[A]):
     caller needs to find that owner.
 
     answers: placeholders for the answers, one per part.
-    home: the caller, if the operation can take minutes. `finish_calls_of_leavers` replies at once to one that leaves.
+    home: the index of the calling Handler if the operation can take minutes, else None. `finish_calls_of_leavers` ends
+    such a call when the calling Handler leaves.
     """
 
     __slots__ = ("_answers", "_left", "_on_reply", "_services", "home", "is_over")

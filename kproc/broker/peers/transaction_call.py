@@ -75,7 +75,10 @@ def codes_of(outcome: list[int] | int, count: int) -> list[int]:
 
 
 def as_known(code: int, version: int, fenced_since: int) -> int:
-    """Return `code` for a client of this API version. Versions before `fenced_since` do not know PRODUCER_FENCED."""
+    """Return `code` as a client of this API version knows it.
+
+    Versions before `fenced_since` do not know PRODUCER_FENCED and get INVALID_PRODUCER_EPOCH instead.
+    """
     # KIP-588 introduced PRODUCER_FENCED. Older clients know it only as INVALID_PRODUCER_EPOCH, and treat unknown codes
     # as fatal.
     if code == ErrorCode.PRODUCER_FENCED and version < fenced_since:

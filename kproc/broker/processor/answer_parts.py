@@ -38,7 +38,7 @@ Part = bytes | memoryview | FileSend
 
 
 def detached(part: Part) -> Part:
-    """Return a part of an answer that stays valid after the pass: copied if it lies in a ring."""
+    """Return a part of an answer that stays valid after this duty cycle: a copy, if the part lies in a ring."""
     return part if isinstance(part, FileSend) else unsent(part, 0)
 
 

@@ -200,7 +200,11 @@ class Connection:
         return self.inflight >= (INFLIGHT_MAX if self.login is None else 1)
 
     def require_login(self, login: PendingLogin) -> None:
-        """Let only login requests pass. Mark the connection as not introduced, so that every fast path falls back."""
+        """Let only requests of a login pass, until `accept_login`.
+
+        Also record that the Handlers do not have the client's identity. Every fast path checks this flag and falls
+        back.
+        """
         self.login = login
         self.flags |= FLAG_LOGIN
         self.is_introduced = False
@@ -223,12 +227,12 @@ class Connection:
         self.pauses &= ~Pause.MIGRATING
 
     def plan_home(self, home: HandlerPeer) -> None:
-        """Mark the connection to change to another home. It is not read until it has no request in work."""
+        """Mark the connection to change to another home Handler. It is not read until it has no request in work."""
         self.next_home = home
         self.pauses |= Pause.NEW_HOME
 
     def change_home(self, home: HandlerPeer) -> None:
-        """Use another home from now on. Requires that no request is in work at the present one."""
+        """Use another home Handler from now on. Requires that no request is in work at the present one."""
         self.home = self.target = home
         self.next_home = None
         self.pauses &= ~Pause.NEW_HOME

@@ -311,7 +311,7 @@ class ConnectionTable:
                 self.resume(connection, Pause.NO_MEMORY)
 
     def plan_home(self, connection: Connection, home: HandlerPeer) -> None:
-        """Change the home as soon as no request is in work; until then the connection is not read."""
+        """Change the connection's home Handler as soon as it has no request in work. Until then it is not read."""
         planned = connection.next_home or connection.home
         planned.homes -= 1
         home.homes += 1

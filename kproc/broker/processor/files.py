@@ -41,7 +41,10 @@ class OpenFile:
 
     @classmethod
     def of_descriptor(cls, fd: int) -> OpenFile:
-        """Own a descriptor that another Processor sent; the file's path may be gone by now."""
+        """Create an OpenFile from a descriptor that another Processor sent, and own it.
+
+        The file's path may be gone by now.
+        """
         file = cls.__new__(cls)
         file.fd = fd
         file.inode = os.fstat(fd).st_ino

@@ -87,7 +87,10 @@ class HandlerAssignment:
         self._blocks.release_all_of(handler)
 
     def drain(self, peer: AgentId) -> None:
-        """Plan other homes for connections of a Handler that will end. Each moves when it has no request in work."""
+        """Choose other home Handlers for the connections of a Handler that will end.
+
+        Each connection changes its home when it has no request in work.
+        """
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return
@@ -96,7 +99,10 @@ class HandlerAssignment:
         self._move_connections(handler)
 
     def _move_connections(self, handler: HandlerPeer) -> None:
-        """Plan another home for each connection of a Handler that is leaving."""
+        """Choose another home Handler for each connection of a Handler that is leaving.
+
+        Close the connections whose login has begun there, because no other Handler can continue it.
+        """
         for connection in list(self._table.by_fd.values()):
             if _logs_in_at(connection, handler):
                 self._table.close(connection, "its Handler leaves before it has logged in")
@@ -156,7 +162,7 @@ class HandlerAssignment:
                 self._table.plan_home(connection, handler)
 
     def _all(self) -> list[Connection]:
-        """Return all connections, including those that may come back from another Processor."""
+        """Return all connections, including those that were sent to another Processor and may come back."""
         return [*self._table.by_fd.values(), *self._migration.given()]
 
 

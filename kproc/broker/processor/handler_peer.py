@@ -18,7 +18,8 @@ def _without_link(_: int) -> None:
 class HandlerPeer:
     """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not.
 
-    After putting a record into its ring, enter the Handler in `unpublished`. `notify` does both.
+    `unpublished` has the Handlers whose rings have unpublished records. Whoever writes into this Handler's ring must
+    add the Handler to it. `notify` does this itself.
     """
 
     __slots__ = (

@@ -218,7 +218,7 @@ class ConnectionMigration:
             self._keep_here(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection that was closed, or whose migration was given up."""
+        """Cancel the migration of a connection that was closed, or that stays here."""
         for stage in (self._todo, self._asked, self._ready):
             stage.pop(connection, None)
 
@@ -227,7 +227,7 @@ class ConnectionMigration:
         return [each for channel in self._by_peer.values() for each in channel.given.values()]
 
     def handler_lost(self, handler: HandlerPeer) -> None:
-        """Mark the given connections whose answers were kept by a Handler that has died."""
+        """Record the death of a Handler for the connections in the state `given` whose answers it kept."""
         for connection in self.given():
             if connection.target is handler and connection.inflight and connection.migration is not None:
                 connection.migration.mark_lost()
@@ -235,7 +235,10 @@ class ConnectionMigration:
     # -- step by step ------------------------------------------------------------------------------------------
 
     def work(self) -> int:
-        """Start further migrations, give away the connections that are ready, and send queued messages."""
+        """Start further migrations, send the connections that are ready, and answer those that arrived.
+
+        Return the amount of work.
+        """
         done = 0
         while self._todo and len(self._asked) < _ASKED_MAX:
             connection = next(iter(self._todo))
@@ -323,7 +326,7 @@ class ConnectionMigration:
         return None
 
     def _came_back(self, connection: Connection) -> None:
-        """Take back a given connection that was refused, or whose target died before it sent TAKEN."""
+        """Take back a connection that its target refused, or whose target died before it sent TAKEN."""
         state = connection.migration
         assert state is not None
         self._enter_again(connection)
@@ -362,9 +365,10 @@ class ConnectionMigration:
     # -- messages of other Processors --------------------------------------------------------------------------
 
     def _read(self, channel: MigrationChannel) -> bool:
-        """Read another Processor's messages: adopt given connections, release taken ones and take refused ones back.
+        """Handle another Processor's messages about migrations.
 
-        Return False if that Processor has ended.
+        Connections that it gives are adopted or refused. Ours that it has taken are released, and ours that it refused
+        come back. Return False if that Processor has ended.
         """
         while True:
             try:

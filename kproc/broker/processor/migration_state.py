@@ -21,7 +21,7 @@ class MigrationState:
         self.kept: list[int] = []
 
     def must_leave(self) -> None:
-        """Allow any target, because the connection may not stay at this Processor."""
+        """Allow any Processor as the target, because the connection may not stay at the present one."""
         self.target = None
 
     def keep(self, attempt: int, sequences: list[int]) -> bool:

@@ -335,7 +335,10 @@ class Processor(Role):
         return 0
 
     def _relieve(self) -> int:
-        """Continue connections that wait for something that no descriptor reports (ProcessorState.is_pressed)."""
+        """Continue connections that wait for something that no descriptor reports (ProcessorState.is_pressed).
+
+        Return the amount of work of migrations and TLS. Other work is not counted.
+        """
         work = 0
         table, migration = self.table, self.migration
         if table.stalled:

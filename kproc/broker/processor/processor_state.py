@@ -51,9 +51,9 @@ class ProcessorState:
         return not (self.is_stopping or self.is_leaving)
 
     def press(self) -> None:
-        """Have Processor._relieve called in each pass.
+        """Have each duty cycle call Processor._relieve from now on.
 
-        A connection waits from now on for something that no descriptor reports.
+        A connection waits for something that no descriptor reports, for example for room in a ring.
         """
         self.is_pressed = True
 

@@ -174,14 +174,20 @@ class TlsTransport:
         return count
 
     def _handle_close_notify(self, count: int) -> int:
-        """Handle the client's close_notify alert. The caller first gets the `count` bytes that came before it."""
+        """Record that the client has sent close_notify. Return `count`, the number of bytes that came before it.
+
+        If there are such bytes, the caller handles them first and reads the end of the stream in the next pass.
+        """
         self._has_ended = True
         if count:
             self._share.has_more(self.fd)
         return count
 
     def _reply(self) -> None:
-        """Send the replies that OpenSSL makes by itself: to a KeyUpdate, or an alert to a renegotiation."""
+        """Send the replies that OpenSSL makes by itself: to a KeyUpdate, or an alert to a renegotiation.
+
+        Raises OSError if the client lets too many of them pile up.
+        """
         outgoing = self._outgoing
         # Bound only the replies, because `_unsent` may be part of an answer, which the client may read slowly.
         if outgoing.pending and not self._flush(0) and outgoing.pending > _UNSENT_REPLIES_MAX:
@@ -194,7 +200,8 @@ class TlsTransport:
     def _receive_hello(self) -> None:
         """Receive the client's first record. When it is complete, queue the connection for its turn.
 
-        Until its turn there is no SSLObject, so that a client that sends half a record costs only these bytes.
+        Until its turn there is no SSLObject, so that a client that sends half a record costs only these bytes. Raises
+        OSError if the client has closed the connection or its bytes are not TLS.
         """
         scratch = self._share.scratch
         came = self.sock.recv_into(scratch)
@@ -233,7 +240,10 @@ class TlsTransport:
         self._step(tls)
 
     def _shake(self, tls: ssl.SSLObject) -> bool:
-        """Continue the handshake with the bytes that have arrived. Return True if it is over."""
+        """Continue the handshake with the bytes that have arrived. Return True if it is over.
+
+        Raises OSError if it has failed.
+        """
         came = self.sock.recv_into(self._share.scratch)
         if not came:
             raise ConnectionError("the client closed the connection during its TLS handshake")
@@ -370,9 +380,9 @@ class TlsTransport:
         return True
 
     def _all_but_one(self, done: int) -> int:
-        """Report one byte too few as sent. The caller retries that byte when the socket is writable.
+        """Return one byte less than was encrypted, as the number of bytes that count as sent.
 
-        That call flushes the rest of the ciphertext.
+        The caller retries that byte when the socket is writable. That call flushes the rest of the ciphertext.
         """
         self._ahead = 1
         return self._sent(done - 1)

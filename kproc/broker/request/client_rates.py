@@ -77,7 +77,11 @@ CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
 
 
 class _Account:
-    """A client's account for one quota: the time until which its use so far is paid at the quota's rate."""
+    """A client's account for one quota.
+
+    `due_ns` is the time at which a client that always used exactly its quota would have used as much as this client so
+    far. A client is above its quota while that time is in the future.
+    """
 
     __slots__ = ("due_ns", "untold_ns")
 
@@ -216,9 +220,10 @@ class ClientRates:
     # -- messages between Handlers -----------------------------------------------------------------------------
 
     def drain_unsent(self) -> list[list[Any]]:
-        """Return the charges since the last call as [kind, user, client id, ns at its quota], and drop idle accounts.
+        """Return the charges since the last call as [kind, user, client id, ns], and remove idle accounts.
 
-        At most TOLD_MAX rows are returned. The next call has the rest.
+        The ns are the time that the charged use takes at the rate of the quota. At most TOLD_MAX rows are returned. The
+        next call has the rest.
         """
         told: list[list[Any]] = []
         idle_since_ns = self._now_ns() - self._ahead_ns

@@ -60,9 +60,10 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
 
 
 def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
-    """Decode a large request. Return False if it has more rows than one step may handle.
+    """Decode a large request whole and return True if it has few rows. The caller then handles it at once.
 
-    Then only its first rows are decoded, and it is handled in later duty cycles (divided_request.py).
+    Otherwise decode only its first rows, leave the rest to later duty cycles (divided_request.py), and return False.
+    Raises ProtocolError for malformed bytes and for a request that is too large.
     """
     size = len(body)
     if size > REQUEST_BYTES_MAX:
@@ -87,7 +88,10 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
 
 
 def after_header_tags(body: memoryview) -> memoryview:
-    """Return the body of a flexible request, which begins behind the header's tagged fields (usually one zero byte)."""
+    """Return the body of a flexible request, which begins behind the header's tagged fields (usually one zero byte).
+
+    Raises ProtocolError if the frame is too short.
+    """
     if not body:
         raise ProtocolError("the frame is shorter than its request header")
     return body[skip_tags(body, 0) :]

@@ -310,7 +310,10 @@ class DividedRequest:
         return next(each for each in self._api.rows if each.request[0] in fields)
 
     def replace_slice(self, part: SliceRequest, fields: Fields) -> None:
-        """Handle the slices of `fields` instead of `part`, which stands for more rows than a slice."""
+        """Handle `fields` in slices of its own instead of the slice `part`.
+
+        A slice calls this if its one row stands for more rows than a slice may have, such as "all partitions".
+        """
         if self.is_over:
             return
         assert self._slices is not None

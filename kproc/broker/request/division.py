@@ -35,8 +35,9 @@ class Rows(msgspec.Struct, frozen=True):
     each topic is a row. `size` is the limit of rows that are handled at once. Rows with an equal `unique` key are
     handled together, however many there are, because the API rejects duplicates. With `are_looked_up_once`, equal rows
     are looked up once and their response is repeated.
-    The first `shared` levels of `response` are not in the request. All rows are answered within one element of them.
-    `response` may have more levels at its end. The response to one row has rows of its own then.
+    The first `shared` levels of `response` do not exist in the request. Each has one element, and the answers to all
+    rows are inside of it. `response` may have more levels than `request` at its end, if the answer to one row contains
+    rows itself.
     """
 
     request: tuple[str, ...]
@@ -65,7 +66,7 @@ def rows_at(
 
 
 def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
-    """Count the rows at `path` and the containers that hold them, as `divide` does."""
+    """Return the number of rows at `path` plus the number of containers that hold them, as `divide` counts them."""
     found = fields[path[0]] or ()
     if len(path) == 1:
         return len(found)
@@ -199,7 +200,7 @@ class JoinedAnswer:
         self._rows[0].count += count
 
     def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
-        """Return (number, bytes) of the rows behind the first `count` rows, which have `position` bytes."""
+        """Return (number, bytes) of the rows behind the first `count` rows. The first rows have `position` bytes."""
         return self._rows[0].count - count, self._rows[0].last_bytes(position)
 
     def count(self) -> int:

@@ -48,8 +48,8 @@ def _as_rows(items: list[Any]) -> list[Fields]:
 class Listing:
     """The response to one client's list request.
 
-    `start` is called once. It must have the pages of all sources added by `add_page`, or `fail` called. `sources` is
-    the number of Handlers whose items are listed.
+    `start` is called once. It must see to it that `add_page` gets the pages of all sources, or that `fail` is called.
+    `sources` is the number of Handlers whose items are listed.
     """
 
     __slots__ = (

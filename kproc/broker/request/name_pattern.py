@@ -51,7 +51,7 @@ class NamePattern:
         self._characters_max = _WORK_MAX // max(1, size)
 
     def cost(self, name: str) -> int:
-        """Return the cost of a match with this name, as the number of list items that take the same time."""
+        """Return the cost of a match with this name: the number of list items that would be listed in the same time."""
         return 0 if self._compiled is None else len(name) // _CHARACTERS_PER_ITEM
 
     def select(self, names: Iterable[str]) -> list[str]:

@@ -158,7 +158,7 @@ def lookup(key: int) -> Api | None:
 
 
 def restrict(versions: Mapping[int, tuple[int, int]]) -> None:
-    """Serve only these APIs, up to their highest version, and advertise these (lowest, highest) versions."""
+    """Serve only the APIs in `versions`, up to their highest version. Advertise these (lowest, highest) versions."""
     for key in list(APIS):
         if key not in versions:
             del APIS[key]

@@ -48,10 +48,11 @@ class ProduceRouter:
 
 
 def _usual_key(frame: memoryview) -> bytes | None:
-    """Return the same bytes as `partition_key` for a frame of the usual form, or None for any other frame.
+    """Return the result of `partition_key` for a Produce of the usual form, or None for any other frame.
 
-    This function reads the fields at fixed positions, which is faster. The count of partitions is part of the key, so a
-    frame with several partitions never equals a hint.
+    The usual form has one topic, no transactional id and no tagged fields in its header. This function reads the fields
+    at fixed positions, which is faster. The count of partitions is part of the key, so a frame with several partitions
+    never equals a hint.
     """
     _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
     at = REQUEST_HEADER.size + client_bytes if client_bytes > 0 else REQUEST_HEADER.size

@@ -88,7 +88,10 @@ class LinkedRole(Role):
         return 1 if has_overflow else self._due_ms(self._clock.now_ns())
 
     def do_work(self, timeout_ms: int) -> int:
-        """Run one duty cycle: do the work that is ready, publish once per link, then sleep up to `timeout_ms`."""
+        """Run one duty cycle: do the work that is ready, publish once per link, then sleep up to `timeout_ms`.
+
+        Return the amount of work.
+        """
         self.cycle_count += 1
         work = self._work()
         # Publish the records that were pushed. If a ring was full, retry soon, because no signal reports that a ring

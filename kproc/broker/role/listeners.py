@@ -101,7 +101,7 @@ def open_metrics_listener(config: Config) -> tuple[ListenerEndpoint, socket.sock
 
 
 def _open_own(name: str, address: str, config: Config) -> tuple[ListenerEndpoint, socket.socket]:
-    """Bind the control or the metrics listener, which Kafka does not have."""
+    """Bind the control or the metrics listener, which Kafka does not have. Return its endpoint and its socket."""
     host, port = split_address(address, may_be_free=True)
     sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config, setting=f"kproc.{name.lower()}.listener")
     bound_host, bound_port = sock.getsockname()[:2]

@@ -78,7 +78,7 @@ def facts_of(der: bytes) -> CertificateFacts:
 
 
 def _elements(data: bytes) -> list[_Element]:
-    """Parse the consecutive DER elements of `data`."""
+    """Return the consecutive DER elements of `data`. Raises ValueError if the bytes are malformed."""
     found = []
     at = 0
     while at < len(data):

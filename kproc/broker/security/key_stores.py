@@ -124,7 +124,10 @@ def _check_inline(settings: StoreSettings) -> None:
 
 
 def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
-    """Return the setting with the location (for errors), the content of the file, and its format."""
+    """Return the name of the setting with the location, for errors, the content of the file, and its format.
+
+    Raises ConfigError.
+    """
     where = f"{settings.prefix}.location={settings.location}"
     try:
         # A client can set any path by IncrementalAlterConfigs, and the controller reads the file. A FIFO or an endless

@@ -93,7 +93,7 @@ def _parse(text: str) -> _MappingRule:
 
 
 def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
-    """Split a replacement into literal text and group numbers.
+    """Split a replacement into literal text and group numbers. Raises ValueError for an invalid group.
 
     As in Java, `$12` is group 12 if the pattern has one, else group 1 and a 2.
     """

@@ -228,7 +228,10 @@ def _why_not_loaded(store: KeyStore, error: ssl.SSLError) -> str:
 
 
 def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) -> None:
-    """Configure how the context requests and verifies clients' certificates."""
+    """Configure how the context requests and verifies clients' certificates.
+
+    Raises ConfigError for an unusable trust store.
+    """
     wanted = value("ssl.client.auth")
     location, inline = value("ssl.truststore.location") or "", value("ssl.truststore.certificates")
     if not location and inline is None:
@@ -271,7 +274,10 @@ _STANDARD_NAME: Final = re.compile(r"TLS_(\w+)_WITH_(\w+)")
 
 
 def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -> None:
-    """Allow only these suites, or OpenSSL's default ones if none is given. Disable a TLS version without a suite."""
+    """Allow only these suites, or OpenSSL's default ones if none is given. Disable a TLS version without a suite.
+
+    Raises ConfigError if OpenSSL lacks a suite, or if no enabled version has one.
+    """
     if not suites:
         return
     # Separate the suites of TLS 1.3, whose names have no _WITH_, because OpenSSL sets them by another call.

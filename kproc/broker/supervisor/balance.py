@@ -61,10 +61,10 @@ class Balancer:
         self._seen_ns, self._seen = now_ns, seen
 
     def plan(self, pool: str, *, by_rate: bool) -> list[tuple[ManagedRole, ManagedRole, int]]:
-        """Return the migrations that even out the Processors' loads, as (source, target, number of connections).
+        """Return the migrations that even out the loads of the set `pool`: (source, target, number of connections).
 
-        With `by_rate` the load is requests per second, unless the set is idle. Otherwise it is the number of
-        connections.
+        A set is the Processors that serve the same listeners. With `by_rate` the load is requests per second, unless
+        the set is idle. Otherwise it is the number of connections.
         """
         roles = self._children.table.processors(pool)
         held = {
@@ -81,7 +81,7 @@ class Balancer:
         return _moves(roles, {agent: float(count) for agent, count in held.items()}, held)
 
     def is_uneven(self, pool: str) -> bool:
-        """Return True if a set is not idle and its busiest Processor handles more than _UNEVEN times the mean."""
+        """Return True if a set of Processors is busy, and its busiest one has more than _UNEVEN times the mean load."""
         rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
         return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > _UNEVEN * sum(rates) / len(rates)
 

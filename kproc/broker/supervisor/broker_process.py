@@ -120,7 +120,10 @@ class VerifiedBroker:
         return False
 
     def _as_seen_by_process(self, path: Path) -> Path:
-        """Return a path of the process as seen from here: through its working directory, or through its root."""
+        """Return the path under /proc by which we open a file that the process names by `path`.
+
+        A relative path leads through the working directory of the process, an absolute one through its root.
+        """
         proc = _PROC / str(self.pid)
         return proc / "root" / path.relative_to("/") if path.is_absolute() else proc / "cwd" / path
 
@@ -140,7 +143,7 @@ class VerifiedBroker:
         return real_uid(self.pid)
 
     def open_file(self, descriptor: int) -> int:
-        """Open the file behind a descriptor of the process for reading.
+        """Open the file behind a descriptor of the process for reading. Return our own descriptor of it.
 
         Raise NotABroker unless it is a regular file that belongs to the process's user. The process itself may not be
         able to read any other file.
@@ -196,7 +199,10 @@ class VerifiedBroker:
         return pid == self.pid or parent_pid(pid) == self.pid
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process, never to a later process with the same pid."""
+        """Send a signal to this process, never to a later process with the same pid.
+
+        Raise NotABroker if the process has ended or belongs to another user.
+        """
         try:
             signal.pidfd_send_signal(self._pidfd, number)
         except PermissionError:

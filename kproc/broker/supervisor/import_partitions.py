@@ -131,7 +131,7 @@ def import_partitions(
 def _import_all(
     fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]
 ) -> list[ImportedPartition]:
-    """Copy checked partitions into the data directory.
+    """Copy checked partitions into the data directory, and return what was imported.
 
     No partition gets its final name before all of them are copied.
     """
@@ -167,7 +167,10 @@ def _planned(fs: Fs, source: _ImportSource) -> ImportedPartition:
 
 
 def _sources(fs: Fs, path: Path) -> list[_ImportSource]:
-    """Return the partition directory at a path, or all partition directories in it."""
+    """Return the partition directory at `path`, or all partition directories in it.
+
+    Raise FatalError if there is none.
+    """
     if not path.is_dir():
         raise FatalError(f"{path}: no such directory")
     parsed = parse_partition_directory_name(path.name) or parse_set_aside_directory_name(
@@ -203,9 +206,10 @@ def _unused(data: Path) -> Iterator[None]:
 def _create_internal_topics(
     config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_ImportSource]
 ) -> None:
-    """Create internal topics with as many partitions as the source.
+    """Create the imported internal topics that the broker lacks, with as many partitions as the source has.
 
-    The hash of a group id or transactional id, modulo the number of partitions, is the partition with its records.
+    The count must be equal, because the partition of a group or transactional id is the hash of the id modulo this
+    count. Raises FatalError if a topic cannot be created.
     """
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         if image.topic(name) is not None:

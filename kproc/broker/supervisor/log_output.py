@@ -69,7 +69,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         self._write(record, 1)
 
     def _write(self, record: logging.LogRecord, count: int) -> None:
-        """Write a line. If the write would block, add `count` to the number of lost lines."""
+        """Write a log line. If the write would block, discard it and add `count` to the number of lost lines."""
         text = self.format(record) + self.terminator
         try:
             descriptor = self.stream.fileno()

@@ -114,7 +114,7 @@ class Reloader:
     def remove_former_settings(self) -> None:
         """Remove the settings that reloads of the last run applied, unless a client has changed them since.
 
-        The supervisor calls this at its start.
+        The supervisor calls this at its start. Raises ConfigError if the note of these settings is not a JSON object.
         """
         content = self._fs.read_file(self._note)
         if content is None:

@@ -93,7 +93,10 @@ class RoleMessages:
         self._update_owed()
 
     def discard_peer(self, peer: AgentId) -> None:
-        """Stop waiting until this role does not use a leaving Handler, because the Handler has ended."""
+        """Report nothing more about a leaving Handler, because it has ended.
+
+        Until then this role waits to report that it uses the Handler for no client any more.
+        """
         self._leaving_handlers.discard(peer)
         self._update_owed()
 

@@ -123,7 +123,7 @@ class RolesTable:
         return self._roles.get(agent)
 
     def add(self, agent: AgentId, *, pool: str = "") -> ManagedRole:
-        """Add a role to the table. When it has been started, the supervisor restarts it if it dies."""
+        """Add a role to the table and return its entry. The supervisor restarts a role that dies after its start."""
         assert agent not in self._roles, agent
         role = self._roles[agent] = ManagedRole(agent, pool=pool)
         return role
@@ -141,7 +141,10 @@ class RolesTable:
         return [each for each in self.of(HANDLER) if not each.is_leaving]
 
     def processors(self, pool: str | None = None) -> list[ManagedRole]:
-        """Return the Processors that are not leaving, of the set `pool` or for None of all sets but the control one."""
+        """Return the Processors of the set `pool` that are not leaving. None: those of all sets.
+
+        The control listener's Processor is never included.
+        """
         return [
             each
             for each in self.of(PROCESSOR)

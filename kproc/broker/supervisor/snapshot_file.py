@@ -109,7 +109,11 @@ def _restore_attributes(fd: int, attributes: dict[str, bytes]) -> None:
 
 
 def unpack(packed: Path, target: Path, replaced: Iterable[str], spare: SpareDirectories) -> None:
-    """Unpack a file into the directory `target`. Remove entries of `replaced` that the packed file does not have."""
+    """Unpack a file into the directory `target`.
+
+    replaced: the names of the present entries. Those that the packed file does not have are removed.
+    spare: keeps removed directories, and provides directories to overwrite.
+    """
     reader = os.open(packed, _READ)
     try:
         index = _read_index(reader)

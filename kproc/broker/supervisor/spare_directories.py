@@ -37,7 +37,10 @@ class SpareDirectories:
         self._names = set(os.listdir(path))
 
     def keep_or_delete(self, unneeded: Iterable[Path]) -> None:
-        """Remove files and directories from where they are. Keep directories as spare ones up to the bounds."""
+        """Keep the directories in `unneeded` as spare ones, as long as the limit of bytes allows.
+
+        Delete all other entries.
+        """
         free = os.statvfs(self._path)
         room = min(_BYTES_MAX, free.f_bavail * free.f_frsize // _SHARE_OF_FREE_SPACE)
         room -= sum(_reusable_bytes(self._path / name) or 0 for name in self._names)

@@ -74,7 +74,7 @@ class StatusWindow:
         return self._socket.fileno()
 
     def respond(self) -> None:
-        """Accept one connection and send it the status. Send nothing if its user is neither root nor ours."""
+        """Accept one connection and send it the status. Send nothing if its user is neither root nor the broker's."""
         try:
             asker, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):

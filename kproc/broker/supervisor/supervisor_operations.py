@@ -185,7 +185,7 @@ class SupervisorOperations:
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
-    """Join the Processors' replies to `clients` into one list, and add the Processor's index to each connection.
+    """Return the Processors' replies to `clients` as one list, with the Processor's index added to each connection.
 
     `silent` lists the Processors that ended or did not reply in time.
     """

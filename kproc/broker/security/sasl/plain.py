@@ -67,7 +67,10 @@ class PlainExchange:
         self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Evaluate the token. The response is empty."""
+        """Evaluate the token, and return the empty response.
+
+        Raises ExchangeFailed if the token authenticates nobody.
+        """
         # RFC 4616: authorization id, user and password, separated by NUL. None of the three may contain NUL.
         parts = token.split(b"\0")
         if len(parts) != 3:
