@@ -1,9 +1,9 @@
 """Encodes and decodes every API in every version, as plain dicts.
 
-Field names are kio's: Kafka's in snake_case, without `_ms`. Values are plain: a UUID is 16 bytes, error codes are ints,
-times are ints in milliseconds. Decoding gives exactly the fields of the version. Encoding ignores fields that the
-version lacks and fills in defaults, so that a handler is written once for all versions. A field name that no version
-has raises ValueError, because a typo would otherwise go unnoticed.
+Field names are those of the package kio: Kafka's names in snake_case, without the suffix `_ms`. Values are plain: a
+UUID is 16 bytes, error codes are ints, times are ints in milliseconds. Decoding gives exactly the fields of the
+version. Encoding ignores fields that the version lacks and fills in defaults, so that a handler is written once for all
+versions. A field name that no version has raises ValueError, because a typo would otherwise go unnoticed.
 
 kio supplies the schemas (schema_source.py), in a table that is read at the start (schema_table.py). kio's readers and
 writers are not used. They raise KeyError for an unknown tagged field, which must be skipped, reject writable buffers,
@@ -190,9 +190,9 @@ def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
 def decode_request_by_steps(
     api_key: int, version: int, body: Buffer, budget: RowBudget
 ) -> Generator[None, None, dict[str, Any]]:
-    """Decode as `decode_request` does, but pause (yield) after as many rows as the budget allows.
+    """Decode as `decode_request` does, but yield after as many rows as the RowBudget allows for one step.
 
-    Copies the body first.
+    Copies the body first. The generator returns the decoded request.
     """
     return _decode_by_steps(_step_reader(api_key, version), bytes(body), budget, int(api_key), version)
 

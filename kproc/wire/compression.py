@@ -121,9 +121,9 @@ _ZSTD_STARTS: Final = (
 
 
 def has_frame_start(codec: int, data: Buffer) -> bool:
-    """Return True if compressed records begin with the magic number of their codec. Always True for snappy.
+    """Return True if compressed records begin with the magic number of their codec. Reads only a few bytes.
 
-    Reads only a few bytes.
+    Always True for snappy, because a raw block of snappy has no magic number.
     """
     start = bytes(data[:4])
     match codec:

@@ -50,9 +50,9 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 
 
 def _write_message(write_string: Writer) -> Writer:
-    """Return a writer of error messages, which truncates them to the longest string of the protocol.
+    """Make a writer for fields with error messages. It truncates a message to the longest string of the protocol.
 
-    A message can quote a long text that a client sent.
+    An error message can quote a long text that a client sent.
     """
 
     def write_message(out: bytearray, value: Any) -> None:
@@ -75,9 +75,9 @@ def _write_bytes(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 
 
 def _write_records(write_bytes: Writer) -> Writer:
-    """Return a writer of records.
+    """Make a writer for a field with records.
 
-    Of FileRecords it writes only the size, because their bytes are sent from the file.
+    For FileRecords it writes only their size, because the Processor sends their bytes from the file.
     """
 
     def write_records(out: bytearray, value: Any) -> None:
@@ -175,10 +175,7 @@ class MessageInPieces(bytearray):
         self.clear()
 
     def pieces(self) -> list[bytes | FileRange]:
-        """Return all pieces of the message in their order.
-
-        The first one starts with `beginning`, so there is at least one.
-        """
+        """Return all pieces of the message in order. There is at least one, which starts with the `beginning`."""
         return [*self._complete, bytes(self)]
 
 

@@ -100,10 +100,10 @@ class CheckpointWriter:
                     self._log_starts[key] = row.start_offset
 
     def _adopt_named_starts(self, image: ClusterImage) -> None:
-        """Add the log starts of an older kproc that the partitions' files confirm, and discard the others.
+        """Add the log starts that an older kproc stored by topic name, if the partitions' files confirm them.
 
-        An entry whose files cannot be read stays for the next write. Without its log start the partition would show
-        deleted records again.
+        Discard the others, except entries of partitions whose files cannot be read. These stay for the next write,
+        because without its log start a partition would show deleted records again.
         """
         unread: dict[tuple[str, int], int] = {}
         problem: StorageFailure | None = None

@@ -216,7 +216,7 @@ class Cleaner(LinkedRole):
             run("writing checkpoints", None, self._write_checkpoints_due)
 
     def follow_time(self, on_done: Callable[[], None]) -> None:
-        """Check retention and compaction now instead of after their intervals. See Role.follow_time."""
+        """Check retention and compaction now, because the broker's time was moved. See Role.follow_time."""
         super().follow_time(on_done)
         self._next_round_ns = 0
         self._needs_compaction_check = True
@@ -349,10 +349,10 @@ class Cleaner(LinkedRole):
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 
     def _when_let_go(self, then: Callable[[], None]) -> None:
-        """Call `then` when every running Handler has our version of the metadata, and has carried out its deletions.
+        """Call `then` when every running Handler has the cleaner's version of the metadata and applied its deletions.
 
-        Then no Handler has a directory open that is not in these metadata. Each Handler has its own link to the
-        controller and may be late by any time, because it is busy or stopped.
+        Then no Handler has the directory of a topic open that this version lacks. A Handler can receive a version much
+        later than the cleaner, because it has its own link to the controller and may be busy or suspended.
         """
         handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
         left = len(handlers)

@@ -153,7 +153,7 @@ class CompactionSurvey:
         self._values[SLOT["compaction_uncleanable_bytes"]] = sum(each.size_bytes for each in found)
 
     def uncleanable(self) -> dict[tuple[str, int], Uncleanable]:
-        """Return the damaged logs, which are not compacted, by topic and index."""
+        """Return the damaged logs, which are not compacted, by (topic name, partition index)."""
         found = {}
         topics = self._image().topics_by_id
         for (topic_id, index), each in self._uncleanable.items():
@@ -162,7 +162,7 @@ class CompactionSurvey:
         return found
 
     def postpone(self, topic: TopicImage, index: int) -> None:
-        """Do not compact this log again within log.cleaner.backoff.ms (at least 1 s): the cause may last."""
+        """Skip this log for log.cleaner.backoff.ms (at least 1 s), because its compaction failed or was impossible."""
         backoff_ms = max(1000, int(self.setting("log.cleaner.backoff.ms")))
         self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * NS_PER_MS
 

@@ -5,9 +5,9 @@ just read or written, or None when it waits for an owner's reply or for a time. 
 milliseconds per duty cycle, and handles its links in between.
 
 No other role writes `.cleaned` files in partitions' directories, or cleaner-offset-checkpoint. A log is compacted in
-passes (storage/compaction.py). A pass begins by asking the owner for the log's state and, for each group of segments,
-ends by asking the owner to swap them. If the owner rejects it, the pass ends: nothing is lost, and the log is compacted
-later.
+passes (storage/compaction.py). A pass begins with a request to the log's owner for the log's state. When a group of
+segments is rewritten, a second request lets the owner swap them. If the owner rejects a request, the pass ends without
+damage, and the log is compacted later.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Compactor:
 
     @property
     def is_idle(self) -> bool:
-        """True while no log is due for compaction, or if compaction is off."""
+        """True during the pause after a survey that found no log to compact, or if compaction is off or closed."""
         return self._is_pausing or self._is_closed
 
     def close(self) -> None:
@@ -199,7 +199,10 @@ class Compactor:
                 self.survey.mark_uncleanable(topic, partition.index, problem)
 
     def _send_request(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
-        """Call a partition's owner and wait. Return its reply, Lost if it ended, None if the partition is deleted."""
+        """Call the Handler that owns the partition in `body`, and wait for its reply. Yields None while it waits.
+
+        Returns the reply, Lost if the Handler has ended, or None if the partition is deleted.
+        """
         partition = self._image().partition(body.topic, body.partition)
         if partition is None:
             return None
@@ -251,7 +254,10 @@ class Compactor:
     def _facts(
         self, topic: TopicImage, index: int, directory: Path, config: LogConfig, known: LogInfo
     ) -> tuple[DirtySection, PassFacts]:
-        """Combine the owner's reply with the sizes of the files. Return (section, facts for the pass)."""
+        """Return the section that can be compacted, and the facts for a pass over it.
+
+        Both follow from `known`, the owner's reply about the log, and from the sizes and times of the log's files.
+        """
         bases = [each.base_offset for each in known.segments]
         section = assess(
             info_from_files(self._fs, directory, bases, known.end_offset),

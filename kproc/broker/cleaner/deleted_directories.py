@@ -116,11 +116,11 @@ class DeletedDirectories:
         return True
 
     def _rename_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
-        """Rename directories of deleted topics that no owner has renamed, so that the next call of `remove` finds them.
+        """Rename a deleted topic's directories that no owner has renamed, so that the next call of `remove` finds them.
 
-        Their owner died before it had renamed them, and its successor never heard of the topic. If the owner is alive
-        and only late, it has closed the directories by the time they are renamed. Do not remove them under their names,
-        because that can take seconds, and a new topic can have one of the paths by then.
+        An owner dies before it has renamed them, and its successor starts with metadata that lack the topic. Wait until
+        every Handler has applied the deletion, because an owner may only be late. Without the rename, the removal could
+        reach the directory of a new topic with the same name, because it can take seconds.
         """
 
         def rename() -> None:

@@ -5,9 +5,9 @@ to `<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletio
 leaves some, too: if the metadata record the deletion of their topic id, and no clean stop since, they are deleted.
 
 A Handler may create the directories of a new topic before the cleaner receives the metadata with the topic. A directory
-is therefore moved only if two scans have found it, file.delete.delay.ms and at least a minute apart: a delta arrives
-within milliseconds, or its link ends and a snapshot comes. It is moved only after every Handler has the metadata that
-lack it, because a Handler with older metadata may have it open.
+is therefore renamed only if two scans have found it, which are file.delete.delay.ms and at least a minute apart. The
+cleaner has received the topic by then, because the controller sends it within milliseconds. A directory is renamed only
+after every Handler has the metadata that lack its topic, because a Handler with older metadata may have it open.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def problem_with(name: str, node: str, text: str) -> str | None:
         return error.message
     # Ignore a stored limit of 0, because it would lock out even the administrator who wants to change it.
     if split_listener_key(name)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
-        return f"{value} would let nobody in"
+        return f"{value} would reject every connection"
     return None
 
 

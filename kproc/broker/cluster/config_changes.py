@@ -61,7 +61,10 @@ def resource_types() -> frozenset[int]:
 
 
 def restrict(missing: Iterable[int]) -> None:
-    """Treat these resource types as unknown in the whole process, because the emulated release lacks them."""
+    """Treat the resource types `missing` as unknown in the whole process.
+
+    The Kafka release that kproc.emulate.release names lacks them.
+    """
     global _resource_types
     _resource_types -= frozenset(missing)
 

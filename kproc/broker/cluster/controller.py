@@ -1,10 +1,10 @@
 """ControllerState: the single writer of cluster metadata, without its disk and its rings.
 
-The controller process asks `handle` what to do, writes the records to the MetadataLog, applies them to the
-image, sends the delta to every Handler, and answers once all of them have acknowledged it. So a client that
-was told "created" finds its topic on every connection.
+The controller process calls `handle` with an operation, writes the returned records to the MetadataLog, applies them to
+the image, and sends them to every Handler as a delta. It responds when all Handlers have acknowledged the delta. So a
+client that has the response to a CreateTopics finds its topic on every connection.
 
-Deterministic: the answer depends on the image, the Config, the injected clock and source of topic ids alone.
+Deterministic: a reply depends only on the image, the Config, and the injected clock and source of topic ids.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ _GROUPS: Final = {name: row.settings for row in ROWS if len(row.settings) > 1 fo
 
 
 def _same_as(name: str) -> tuple[str, ...]:
-    """Return the settings that a setting's value can come from, the setting itself first."""
+    """Return the settings that can set this value, such as log.retention.ms and log.retention.hours, `name` first."""
     return _GROUPS.get(name, (name,))
 
 
@@ -289,9 +289,9 @@ def _default(setting: Setting) -> str | None:
 
 
 def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
-    """Return the value in force and its source: a dynamic value if there is one, otherwise `value`.
+    """Return the value in force and its source: the first of `synonyms` if it is a dynamic value, otherwise `value`.
 
-    `value` is the static value, in this setting's own unit.
+    `value` is the static value of the setting, in the setting's own unit.
     """
     source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
     if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):

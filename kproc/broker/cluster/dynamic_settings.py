@@ -67,7 +67,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
         why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
         found |= {name: why for name in usable if split_listener_key(name)[1] == NETWORK_THREADS}
     if lets_nobody_in(usable, config):
-        why = f"{PER_IP}=0 without {PER_IP_OVERRIDES} would let nobody in"
+        why = f"{PER_IP}=0 without {PER_IP_OVERRIDES} would reject every connection"
         found |= {name: why for name in (PER_IP, PER_IP_OVERRIDES) if name in usable}
     return found
 

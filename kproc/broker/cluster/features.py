@@ -69,7 +69,10 @@ Reply = dict[str, Any]
 
 
 def restrict(ranges: Mapping[str, tuple[int, int]]) -> None:
-    """Advertise only these features, with the (lowest, highest) levels of another release, for the whole process."""
+    """Advertise only these features, with these (lowest, highest) levels, in the whole process.
+
+    They are those of the Kafka release that kproc.emulate.release names.
+    """
     global FEATURES, _BY_NAME
     limits = {name: ranges.get(name, (0, 0)) for name in _BY_NAME}
     _BY_NAME = {

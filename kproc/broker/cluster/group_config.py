@@ -192,7 +192,10 @@ def visible_rows() -> list[GroupConfigRow]:
 
 
 def restrict(names: Iterable[str]) -> None:
-    """Treat all other names as unknown in the whole process, because the emulated release lacks these configs."""
+    """Treat all group configs but `names` as unknown in the whole process.
+
+    The Kafka release that kproc.emulate.release names lacks the others.
+    """
     global _names
     _names = frozenset(names)
 

@@ -1,7 +1,8 @@
 """Finds the host names in changes of the metadata: they are resolved before the change is decided.
 
-The controller must not wait for a name server, nor may the roles that use the name afterwards: a name that was just
-resolved can be resolved again. The decision stays deterministic, because the change carries the names that resolved.
+The controller must not wait for a name server. Neither must the roles that use the name afterwards, but they can expect
+a quick answer for a name that was just resolved. The decision about a change is deterministic, because the change
+contains the names that were resolved.
 """
 
 from __future__ import annotations

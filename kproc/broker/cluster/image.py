@@ -374,8 +374,8 @@ class ClusterImage:
     def next_slots(self, count: int, *, skip: int = 0) -> list[tuple[int, int]]:
         """Return (slot, generation) of the next `count` partitions. The same request has used `skip` slots before them.
 
-        Retired slots come first, the oldest first: the longer a slot is unused, the surer every process has dropped
-        what it knew about it. Only the controller calls this.
+        Slots of deleted partitions come first, beginning with the one that is unused for longest: the longer a slot is
+        unused, the less likely a process still refers to its former partition. Only the controller calls this.
         """
         places: list[tuple[int, int]] = []
         for n in range(skip, skip + count):
@@ -397,6 +397,6 @@ def _set_or_remove(configs: dict[str, str], name: str, value: str | None) -> Non
 
 
 def _add_once(topics: list[TopicImage], topic: TopicImage) -> None:
-    """Add `topic` once. Records of one topic follow each other, so looking at the last entry is enough."""
+    """Append `topic` to `topics` unless it is the last entry. Records of one topic follow each other."""
     if not topics or topics[-1] is not topic:
         topics.append(topic)

@@ -38,8 +38,10 @@ class Mutations:
     def __init__(
         self, quotas: MutationQuotas, account: Account | None, rate: float, now_ns: int, *, is_strict: bool
     ) -> None:
-        """Describe the client's quota: `rate` in partitions per second. Without an account there is no limit.
+        """Create the quota of one request.
 
+        account: the (user, client id) whose bucket is charged. None: the request has no limit.
+        rate: the quota in partitions per second.
         is_strict: reject changes above the quota instead of throttling the client afterwards.
         """
         self._quotas = quotas
@@ -97,7 +99,7 @@ class MutationQuotas:
         return Mutations(self, account, rate, self._now_ns(), is_strict=is_strict)
 
     def charge(self, account: Account, cost_ns: int, now_ns: int) -> None:
-        """Remove the tokens of `cost_ns` nanoseconds of the client's rate from its bucket."""
+        """Remove tokens from a client's bucket: as many as the bucket regains in `cost_ns` nanoseconds."""
         # Buckets that are full again carry no information, so remove them before there are too many.
         if account not in self._full_ns and len(self._full_ns) >= self._sweep_at:
             self._full_ns = {each: full_ns for each, full_ns in self._full_ns.items() if full_ns > now_ns}

@@ -1,17 +1,17 @@
 """The metadata records. Each class is one kind of change of the cluster's metadata.
 
-A record is a fact that the controller decided, never a wish: applying it cannot fail on an image of the right
-version. The same records stand in the metadata log, in a delta and in a snapshot, so that one `apply` serves
-replay, live updates and newcomers.
+A record states a change that the controller has decided, so that applying it to an image of the right version cannot
+fail. The metadata log, deltas and snapshots consist of the same records. ClusterImage.apply_records applies all three.
 
-Layout on disk and on the wire, one record: MessagePack array, the tag first, then the fields in order:
+Layout of one record on disk and on the wire: a MessagePack array with the tag and then the fields in order.
 
     +-----+---------+---------+-----
     | tag | field 0 | field 1 | ...
     +-----+---------+---------+-----
 
-Changing it: append fields with a default at the end (an older log then still reads), or add a struct with a
-new tag. Never reorder, retype or reuse a tag. `LAYOUT_VERSION` grows only when an old log could be misread.
+How to change it: append fields with a default at the end, so that older logs can still be read, or add a struct with a
+new tag. Never reorder fields, change their types or reuse a tag. Increase `LAYOUT_VERSION` only if an old log could be
+misread.
 """
 
 from __future__ import annotations

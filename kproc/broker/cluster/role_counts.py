@@ -38,10 +38,9 @@ def check_change(
 ) -> None:
     """Raise KafkaError, as Kafka does, for an invalid change of a role's count for `node`.
 
-    `stored` has all nodes' configs after the change.
-
-    `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now, without the
-    stored counts that were left out.
+    before: the configs that are stored for `node` before the change.
+    in_force: the dynamic configs that this broker uses now. Stored counts that cannot be used are not in it.
+    stored: the configs of all nodes after the change.
     """
     wanted = node_over_cluster(stored, config.node_id)
     for key in sorted({*before, *stored.get(node, {})}):

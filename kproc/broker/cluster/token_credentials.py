@@ -1,4 +1,4 @@
-"""TokenCredentials: what a login by delegation token is checked with (KIP-48): SCRAM, with the token's id as the name.
+"""TokenCredentials: the SCRAM credentials of delegation tokens (KIP-48). A client logs in with the token's id as name.
 
 The password is the token's secret in base64. The credential follows from it by PBKDF2, with 4096 rounds as in Kafka,
 which takes a few milliseconds. A Handler computes it at the first login with a token, and caches it.
@@ -7,7 +7,8 @@ Anybody can request the salt of any name before a login. Salts are therefore der
 never from delegation.token.secret.key, which could otherwise be guessed offline. A token id has the same salt before
 and after the token is created, so that salts do not reveal which tokens exist.
 
-Differs from Kafka: a token that has expired, but is not removed yet, is refused; there its session ends at once.
+Differs from Kafka for a token that has expired, but is not removed yet: kproc rejects the login. Kafka accepts the
+login and ends its session at once.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Reply = dict[str, Any]
 
 
 class PendingTopics:
-    """The state that the topics of one request share: names, partitions and quota that earlier topics have used."""
+    """The state that the topics of one request share: names, partitions and quota that its earlier topics have used."""
 
     __slots__ = ("held", "mutations", "names_by_collision_key", "partition_count", "records", "shown")
 

@@ -1,4 +1,8 @@
-"""add_change_calls: connect the controller's calls about the metadata (calls/controller_calls.py) to its decisions."""
+"""add_change_calls: registers handlers for the calls of other roles that change the metadata.
+
+calls/controller_calls.py defines these calls. Each handler passes the call's operation to a function of the controller,
+and converts its reply into the reply of the call.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ Failure = tuple[int, str | None] | None
 def add_change_calls(served: CallHandlers, decide: Decide) -> None:
     """Register the controller's handlers for all calls that change the metadata.
 
-    Each responds with the reply that `decide` returns for the operation.
+    Each handler calls `decide` with the operation, and responds when `decide` has called back with its reply.
     """
 
     def change(body: Change, on_reply: OnResult[Changed]) -> None:

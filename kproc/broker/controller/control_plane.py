@@ -102,7 +102,10 @@ class ControlPlane:
         self.in_work = 0
 
     def report_suppressed(self, now_ns: int) -> None:
-        """Log how many messages about rejected connections and denied operations were suppressed, at each tick."""
+        """Log how many messages about rejected connections and denied operations were suppressed since the last report.
+
+        The controller calls this at each of its ticks.
+        """
         self._services.clients.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.report_suppressed(now_ns)

@@ -191,9 +191,10 @@ class Controller(LinkedRole):
         self._answer_known()
 
     def set_linked(self) -> None:
-        """Record that every running Handler has its link to this new controller.
+        """Record that every running Handler is linked with this new controller.
 
-        From then on names of deleted topics can become free.
+        Before that the controller does not know which Handlers may still use the directory of a deleted topic, so no
+        topic can be created. See PendingDeletions.
         """
         self._names.all_linked()
 
@@ -321,10 +322,11 @@ class Controller(LinkedRole):
     def handle_change(
         self, op: str, body: dict[str, Any], on_reply: OnReply, *, waits_for_handlers: bool = True
     ) -> None:
-        """Decide about an operation on the metadata (ControllerState).
+        """Let ControllerState decide about an operation on the metadata, and commit the change.
 
-        A change is answered when every Handler knows it, or without `waits_for_handlers` as soon as it is on disk. A
-        change that names hosts waits for a name server; later changes do not wait for it.
+        `on_reply` gets the reply when every Handler has acknowledged the change, or without `waits_for_handlers` as
+        soon as it is on disk. An operation that names hosts waits until a name server has resolved them. Later
+        operations do not wait for it.
         """
         hosts = host_names(op, body, self._plan.config)
         if not hosts:

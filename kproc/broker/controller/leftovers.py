@@ -2,9 +2,9 @@
 
 A partition's directory is named after its topic, and partition.metadata in it has the topic's id. Neither the rename of
 a deletion nor that file is synced by itself. A power loss can therefore bring the directory of a deleted topic back,
-and a new topic of the same name would use it. Before a topic is created, the rename of its namesake's directories is
-therefore synced, and every directory with the name of one of its partitions is moved away. From then on a directory of
-that name belongs to the new topic, whatever partition.metadata says.
+and a new topic of the same name would use it. So before a topic is created, two things happen. If a topic of the same
+name was deleted, the rename of its directories is synced. And every directory with the name of a partition of the new
+topic is moved away. From then on a directory of that name belongs to the new topic, whatever partition.metadata says.
 
 A directory is deleted only if the metadata record the deletion of its topic id, and no clean stop since. A clean stop
 leaves no such directory. Any other directory is set aside and kept: it can hold records of another broker, or it or the
@@ -51,8 +51,8 @@ class OrphanedDirectories:
         topic with one of these names is created.
         """
         self._freed.update(names)
-        # Forget the names rather than let them grow without limit. The next creation then syncs the directory, which is
-        # always right.
+        # Discard the names, because they must not grow without limit. The next creation then syncs the directory, which
+        # is always right.
         if len(self._freed) > _NAMES_MAX:
             self._freed.clear()
             self._is_unsure = True

@@ -1,9 +1,10 @@
 """kproc's own operations, as the controller serves them: status, topics, logs, scale, rebalance, clients, kill-client.
 
-calls/own_operations.py has their bodies. Each may answer later: operations on processes are forwarded to the
-supervisor, which alone starts and stops them. Counts chosen here are first stored as dynamic configs, so that they
-survive a restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the
-bounds below do.
+calls/own_operations.py has their bodies. The controller forwards operations on processes to the supervisor, because
+only the supervisor starts and stops processes. So a reply may come in a later duty cycle. `scale` stores the new counts
+of Processors and Handlers as dynamic configs before it applies them, so that they survive a restart of the broker.
+Kafka's rule that one change may at most double or halve such a count does not apply. A count must be between 1 and
+role_count_max().
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class _ScaleRequest:
         self.waiting: list[OnReply] = []
 
     def answer(self) -> None:
-        """Reply to every request that waits for this change, with its result or its present state."""
+        """Reply to every request that waits for this change: with its result, or that it is not done yet."""
         waiting, self.waiting = self.waiting, []
         for on_reply in waiting:
             if self.reply is None:
@@ -102,10 +103,10 @@ class _ScaleRequest:
 
 
 class SharedQuestion:
-    """A slow request to another role that clients share: one is in progress, and later clients share the next one.
+    """Shares a slow request to another role between clients, so that 1,000 clients do not fill that role's queue.
 
-    A thousand clients therefore do not fill the queue of the role that answers. ask: sends the request, and calls back
-    exactly once.
+    One request is in progress at a time. All clients that come meanwhile share the next one. `ask` sends the request
+    and calls its argument with the reply, exactly once.
     """
 
     def __init__(self, ask: Callable[[OnReply], None]) -> None:
@@ -114,7 +115,7 @@ class SharedQuestion:
         self._is_asking = False
 
     def request(self, on_reply: OnReply) -> None:
-        """Respond with the answer to a request that is sent after this call."""
+        """Call `on_reply` with the reply to a request that is sent during this call or later, not before it."""
         self._waiting.append(on_reply)
         if not self._is_asking:
             self._send_next()
@@ -197,7 +198,10 @@ class Operations:
             refused(on_reply, str(failure))
 
     def _change_snapshots(self, operation: SnapshotOperation, on_reply: OnReply) -> None:
-        """Let the supervisor create, restore or delete a snapshot. Only a broker for tests does that."""
+        """Let the supervisor create, restore or delete a snapshot of the data directory.
+
+        Raises OperationFailed unless this is a broker for tests (kproc.faults.enable).
+        """
         # A restored snapshot replaces all data, so a mistake of a client must not reach a broker with real
         # data.
         if not self._has_snapshots:
@@ -207,7 +211,10 @@ class Operations:
         self._ask(SNAPSHOTS, body, _passes_on(on_reply))
 
     def answer_status(self, containment: Containment) -> None:
-        """Answer all requests for the status that came in this duty cycle, because computing it takes some ms."""
+        """Compute the status once, and respond with it to all requests for the status of this duty cycle.
+
+        Computing the status takes some ms.
+        """
         waiting, self.await_status = self.await_status, []
         results: list[dict[str, Any]] = []
         containment.run("the status", None, lambda: results.append(self._describe()))
@@ -233,10 +240,11 @@ class Operations:
     # -- scale -------------------------------------------------------------------------------------------------
 
     def _scale(self, body: Scale, on_reply: OnReply) -> None:
-        """Change the counts of processors, handlers or both; or return the state of a change by its ticket.
+        """Change the counts of Processors, Handlers or both. With a ticket only wait for an earlier change.
 
-        Respond when the change is done, or at the next tick with {"is_done": False, "ticket"}. A request that waited
-        until the change is done would keep its own Handler from stopping.
+        Respond when the change is done, but at the next tick at the latest, then with {"is_done": False, "ticket"}. The
+        client then asks again with the ticket. A longer wait would keep the Handler of the request from stopping.
+        Raises OperationFailed.
         """
         ticket = body.ticket
         if ticket is None:
@@ -266,7 +274,10 @@ class Operations:
         return bool(self._scales) or self._traffic.is_collecting or self._watches.is_waiting
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests that wait for a change or for Handlers. Called ten times a second while there are any."""
+        """Respond to the requests that wait for a change of role counts, or too long for replies of Handlers.
+
+        Called ten times a second while such requests exist.
+        """
         self.status.sample(now_ns)
         self._traffic.expire(now_ns)
         self._watches.expire(now_ns)
@@ -313,9 +324,9 @@ class Operations:
             self._start_scale()
 
     def set_log_levels(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Set log levels: {"levels": {logger: level}}, with None for the level of its parent.
+        """Set log levels. Body: {"levels": {logger: level}}. The level None means the level of the parent logger.
 
-        The answer comes when every role has set them.
+        `on_reply` is called when every role has set the levels.
         """
         self._ask(LOG_LEVELS, body, on_reply)
 
@@ -334,7 +345,7 @@ class Operations:
 
 
 def _passes_on(on_reply: OnReply) -> OnReply:
-    """Return a callback for the supervisor's reply. It answers the client's operation with the same result or error."""
+    """Return a callback for the supervisor's reply. It calls `on_reply` with the reply's result or error."""
 
     def on_supervisor_reply(reply: dict[str, Any]) -> None:
         if reply.get("lost"):

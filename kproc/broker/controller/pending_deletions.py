@@ -1,12 +1,13 @@
 """PendingDeletions: decide when the name of a deleted topic can be used again.
 
-A partition's directory has its topic's name, and its owner uses it by name: it renames it for the deletion, rolls
-segments and writes snapshots. If the owner is suspended or recovers a long log, it can do that long after the deletion,
-and would then change the directory of a newer topic with the same name. So a topic is not created until every running
-Handler has acknowledged the deletion of the earlier topic with its name. A Handler acknowledges it when it has closed
-the directory. Therefore no Handler has to check the topic's id before each rename.
+A partition's directory is named after its topic. The Handler that owns the partition uses the directory by its name: to
+roll segments, to write snapshots, and to rename the directory after a deletion. A Handler that is suspended or recovers
+a long log can do this long after the deletion. It would then change the directory of a newer topic with the same name.
+So a topic is not created until every running Handler has acknowledged the deletion of the earlier topic with its name.
+A Handler acknowledges the deletion when it has closed and renamed the directory. Therefore no Handler has to check the
+topic's id before each rename.
 
-A request for a name that is not free waits up to WAIT_NS and then gets a retriable error.
+A request to create a topic whose name is still in use waits up to WAIT_NS, and then gets a retriable error.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class PendingDeletions:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if a request waits for a name."""
+        """True if a request to create a topic waits until the topic's name can be used again."""
         return bool(self._waiting)
 
     def all_linked(self) -> None:
-        """Record that every running Handler is attached, so that the names which a Handler may hold are known."""
+        """Record that `attach` was called for every running Handler. Before this, every name counts as in use."""
         self._is_linked = True
         self._release_free()
 
@@ -84,9 +85,9 @@ class PendingDeletions:
         return frozenset(name for name in names if name in self._deleted)
 
     def wait(self, names: frozenset[str], on_free: Callable[[frozenset[str]], None]) -> None:
-        """Call `on_free` when no Handler has directories of these names open, with an empty set.
+        """Call `on_free` with an empty set when no Handler has a directory of topics with these names open.
 
-        After WAIT_NS call it with the names that still are in use.
+        After WAIT_NS call `on_free` with those of the names that are still in use.
         """
         self._waiting.append(_NameWait(names, self._now_ns() + WAIT_NS, on_free))
 

@@ -35,11 +35,11 @@ class FetchPart(msgspec.Struct, array_like=True):
 class DelayedFetch(DelayedOperation):
     """The reads of one Fetch at one Handler, and the wait until there are enough records.
 
-    It completes when a read has an error, when the reads have `bytes_min` bytes, when a partition has another owner, or
-    at the deadline. Without `may_wait` it also completes as soon as every log is open: the read of a log that is still
-    being opened or transferred has no end (-1).
+    It completes when a read has an error, when the reads have `bytes_min` bytes in total, when a partition has another
+    owner, or at the deadline. If `may_wait` is False, it also completes as soon as the logs of all its partitions are
+    open. Until a log is open, its reads have no records and the end -1.
 
-    `on_done` gets this object once. Its `reads` have the order of `parts`.
+    When it completes, it calls `on_done` with itself, once. `reads` has one read for each element of `parts`, in order.
     """
 
     __slots__ = (
@@ -78,7 +78,11 @@ class DelayedFetch(DelayedOperation):
         self.is_expired = False
 
     def wait(self, *keys: Hashable) -> None:
-        """Complete now if the Fetch can complete. Otherwise park it until an event at its partitions or at `keys`."""
+        """Complete now if the Fetch can complete. Otherwise park it in the purgatory.
+
+        It waits for an event of one of its partitions, such as an append, or of one of `keys`, or for its deadline. A
+        Fetch of many partitions completes at once if the purgatory watches too many partitions already.
+        """
         purgatory = self._services.owner.purgatory
         if self.try_complete():
             purgatory.finished(self)
@@ -90,30 +94,32 @@ class DelayedFetch(DelayedOperation):
             purgatory.watch(self, [*((part.topic, part.wanted.index) for part in self.parts), *keys])
 
     def _is_beyond_limit(self) -> bool:
-        """Return True if the Fetch must not wait, because it would need too much memory.
+        """Return True if the Fetch must not wait, because the purgatory would watch more than _WATCHES_MAX partitions.
 
-        A Fetch of a log that is not open waits all the same. Otherwise it would be read again without a pause.
+        Return False in any case if a log is not open yet. ClientFetch repeats the reads of such a Fetch, and without
+        the wait it would repeat them without a pause.
         """
         has_logs = all(read.end >= 0 or read.error for read in self.reads)
         return has_logs and self._services.owner.purgatory.watch_count + len(self.parts) > _WATCHES_MAX
 
     def try_complete(self) -> bool:
-        """Read the partitions again, and complete if a condition of the class is met. Return True if it completed."""
+        """Read the partitions again, and complete if a condition in the class's docstring is met. Return True then."""
         return self._read() and self.complete()
 
     def on_complete(self) -> None:
         self._on_done(self)
 
     def on_expire(self) -> None:
-        """Complete with the records that there are, at the deadline or because the Handler stops."""
+        """Read once more and complete with these reads, at the deadline or because the Handler stops."""
         self._read()
         self.is_expired = True
         self.complete()
 
     def _read(self) -> bool:
-        """Read the partitions in order, and return True if the Fetch can complete.
+        """Read the partitions in order into `reads`, and return True if the Fetch can complete.
 
-        The first partition with records may exceed every limit by its first batch.
+        The first batch of the first partition with records is read even if it is larger than all limits. If a partition
+        has another owner, keep the earlier `reads` and set `has_moved`.
         """
         services = self._services
         topics, me = services.image.topics_by_id, services.handler_index

@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4-18.
 
-A response is header bytes plus file ranges, which the Processor sends with sendfile. A request that finds less than
-min.bytes is parked in the purgatory, and an append wakes it (delayed_fetch.py). Other Handlers read their partitions,
-and the client's Handler joins the results (fetch_owners.py).
+A response consists of encoded fields and of ranges of log files, which the Processor sends with sendfile. A request
+that finds less than min.bytes is parked in the purgatory, and an append wakes it (delayed_fetch.py). Each Handler reads
+the partitions that it owns, and the Handler of the client's connection joins the results (fetch_owners.py).
 
 A read_committed Fetch reads up to the last stable offset, and its response lists the aborted transactions among its
 records.
@@ -78,14 +78,20 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
 
 
 def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]:
-    """Return the positions of targets that the client may not read. Every request of a session is checked again."""
+    """Return the positions in `targets` of the partitions that the client may not read.
+
+    Called for every request, also for each request of a fetch session.
+    """
     names = [target.find_name(context.services.image) for target in targets]
     topics = denied_topics(context, Operation.READ, (name for name in names if name is not None))
     return {at for at, name in enumerate(names) if name in topics}
 
 
 class _SlowStart(DelayedOperation):
-    """The start of a Fetch of many partitions, which takes up to 40 ms. The purgatory runs one in a duty cycle."""
+    """Starts a Fetch of many partitions, which takes up to 40 ms, in a later duty cycle.
+
+    The purgatory runs at most one slow operation in each duty cycle, so that other clients do not wait for several.
+    """
 
     __slots__ = ("_fetch",)
 
@@ -108,8 +114,9 @@ class ClientFetch:
     Case D: there are no records, and a log is still being opened or transferred from another Handler: wait for the log,
     even beyond max.wait.ms. Kafka opens logs before clients can see their topic, so its clients never meet this.
 
-    `reads` has the reads of other owners and errors, by position in `targets`. The reads of this Handler's partitions
-    are in a DelayedFetch, which also waits for the deadline. A change of an owner replaces both.
+    `reads` maps a partition's position in `targets` to its result: the reads by other owners, and the errors of
+    partitions that are not read. The reads of this Handler's partitions are in a DelayedFetch, which also waits for the
+    deadline. When a partition gets another owner, all reads are discarded and repeated.
     """
 
     __slots__ = (
@@ -223,7 +230,7 @@ class ClientFetch:
         self.start()
 
     def decide(self) -> None:
-        """Respond to the request or park it. Called when every other owner has replied."""
+        """Respond to the request or park it. Called when every other Handler that owns partitions of it has replied."""
         request, local = self._request, self._local
         if local is None:
             return
@@ -263,7 +270,11 @@ class ClientFetch:
             others.cancel()
 
     def _on_local(self, local: DelayedFetch) -> None:
-        """Respond. Read again instead if an owner has changed, or if a log that was not open may still open in time."""
+        """Respond, because this Handler's reads (`local`) are complete.
+
+        Instead of that, read all partitions again if one of them has another owner now. Also read again if the deadline
+        has passed, but a log is not open yet and _LOG_PATIENCE_NS is not over.
+        """
         if not local.is_expired:
             # Another Handler owns a partition now. Read again there, because only the present owner knows
             # where the log ends.

@@ -225,11 +225,17 @@ class FetchFastPath:
     def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Return False: a frame that shares its ring record or lies in an arena falls back to the general path."""
+        """Return False, so that the general path handles the request.
+
+        Called for a frame that shares its ring record with other frames, or that lies in an arena block.
+        """
         return False
 
     def repeats(self, record: memoryview) -> bool:
-        """Return True if a record has the learned bytes, so that it fell back for another reason, such as an error."""
+        """Return True if `record` repeats the learned request. `handle` then returned False for another reason.
+
+        Such a reason is an error, or a result that only the general path can encode.
+        """
         return len(record) == self._record_bytes and self._unpack(record)[4::2] == self._expected[1:]
 
 

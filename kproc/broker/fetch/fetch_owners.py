@@ -68,9 +68,9 @@ CANCEL_WATCH: Final = Call("cancel_watch", CancelWatch, Reply)
 class RemoteReads:
     """Reads of one Fetch at other owners. When an owner changes, the Fetch replaces this object by a new one.
 
-    This is not an OwnersRequest (owners.py) for two reasons. An owner is called again until the Fetch has enough. And a
-    change of one owner repeats all reads, because this Handler may own a partition from then on, and reads its own
-    partitions in the order of the request within one limit.
+    This class does not use OwnersRequest (owners.py) for two reasons. It calls an owner again until the Fetch has
+    enough records. And after a change of one owner all reads are repeated, because this Handler may own the partition
+    now: it reads its own partitions in the order of the request, within one limit of bytes.
     """
 
     __slots__ = ("_expired", "_fetch", "_is_ended", "_parts", "_replies_due", "_services", "_watches")
@@ -130,8 +130,8 @@ class RemoteReads:
     def _on_reply(self, owner: int, watch: Watch, reply: PartsRead | Lost) -> None:
         """Store the reads of an owner in the Fetch. Restart the Fetch if one of the owner's partitions has moved.
 
-        If the owner died and no partition has moved, repeat a watch as a read; a read fails with
-        NOT_LEADER_OR_FOLLOWER.
+        If the owner died and no partition has moved: after a watch, read again at the owner's successor. After a first
+        read, its partitions get NOT_LEADER_OR_FOLLOWER.
         """
         is_watch = self._watches.get(owner) == watch
         if is_watch:

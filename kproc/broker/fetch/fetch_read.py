@@ -47,7 +47,8 @@ def failed_read(code: int) -> PartitionRead:
 def _not_yet(start: int, end: int) -> PartitionRead:
     """Return an empty read without an error for a log that is still in transfer or recovery.
 
-    The end of the transfer, or the log's first sync, wakes the Fetch like an append. -1: unknown offset.
+    The end of the transfer, or the log's first sync, wakes the Fetch as an append does. `start` and `end` are the log's
+    start and its high watermark, or -1 if they are unknown.
     """
     return PartitionRead(0, start, end, -1, (), 0)
 
@@ -114,7 +115,7 @@ def read_partition(
 
 
 def partition_now(image: ClusterImage, topic_id: bytes, index: int) -> PartitionImage | None:
-    """Return a partition by the present metadata. None if its topic is deleted, even if its name is in use again."""
+    """Return a partition by its topic's id and its index. None if the topic does not exist in the present metadata."""
     topic = image.topics_by_id.get(topic_id)
     return None if topic is None else topic.partitions[index]
 
@@ -130,7 +131,7 @@ def find_partition(image: ClusterImage, target: FetchTarget) -> FoundPartition |
 
 
 def _missing(image: ClusterImage, target: FetchTarget) -> ErrorCode:
-    """Return the error for a name or an id that no topic has."""
+    """Return the error for a target whose topic name or topic id does not exist in the metadata."""
     if target.name is not None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # KIP-516: the id was never known here. The client refreshes its metadata and finds the present id.

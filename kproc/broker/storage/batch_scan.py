@@ -101,7 +101,10 @@ def walk_headers(
 def walk_checked(
     fs: Fs, descriptor: int, start: int, end: int, *, believed_end: int
 ) -> Iterator[tuple[int, Header]]:
-    """Yield as walk_headers, and check the CRC of batches that end at or after the offset `believed_end`."""
+    """Yield what walk_headers yields, but check the CRC of batches whose last offset is at least `believed_end`.
+
+    Raises BadBatch, also for a wrong CRC.
+    """
     chunk = memoryview(b"")
     chunk_start = position = start
     total = 0

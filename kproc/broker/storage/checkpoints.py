@@ -142,8 +142,8 @@ def write_leader_epochs(
 def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
     """Return a partition's list of (epoch, first offset), or None if the file does not exist.
 
-    Raises Corrupt unless every epoch is larger than the one before and no offset is smaller, and for a number that no
-    response can carry. The caller then rebuilds the list from the batches.
+    Raises Corrupt unless every epoch is larger than the one before and no offset is smaller, and for an epoch or offset
+    that does not fit into an int32 or int64. The caller then rebuilds the list from the batches.
     """
     path = directory / LEADER_EPOCH_FILE
     content = fs.read_file(path)

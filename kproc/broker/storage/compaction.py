@@ -70,7 +70,10 @@ _T = TypeVar("_T")
 
 
 def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int, None, _T]:
-    """Run the steps of one batch. Yield the bytes that were read at the first step, and 0 at each later one."""
+    """Run the generator `steps` of one batch, and return its result.
+
+    Yield `read_bytes`, the bytes that were read for the batch, at its first step, and 0 at each later step.
+    """
     while True:
         try:
             next(steps)
@@ -186,9 +189,9 @@ class CompactionPass:
     # -- second reading --------------------------------------------------------------------------------------
 
     def rewrite(self, group: Sequence[SealedSegment]) -> Iterator[int]:
-        """Write the surviving records of adjacent segments into one new segment, which `finish` completes.
+        """Write the records of adjacent segments that compaction keeps into one new segment, which `finish` completes.
 
-        Yields the number of bytes that it has read or written.
+        Yields the number of bytes that it has read and written.
         """
         assert self._survivors is not None, "map_keys() comes first"
         last = next((segment for segment in reversed(group) if segment.size), group[-1])
@@ -241,7 +244,10 @@ class CompactionPass:
         return True
 
     def _copy(self, chunk: bytes, at: int, header: Header, is_end: bool) -> Iterator[int]:
-        """Copy the remaining records of one batch to the new segment, in steps. Yields the bytes read by each."""
+        """Copy the records of one batch that compaction keeps to the new segment. Yields the bytes read in each step.
+
+        is_end: the batch is the last one of the group of segments.
+        """
         out, count = self._out, header[RECORD_COUNT]
         assert out is not None
         is_control = header[ATTRIBUTES] & CONTROL
@@ -287,9 +293,9 @@ class CompactionPass:
         return (yield from _charged(rebuilding, end - position))
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """Filter a control batch, and return as `_filter` does.
+        """Filter a control batch. The result has the same meaning as that of `_filter`.
 
-        A marker that no reader needs gets a delete horizon first. A later pass removes it.
+        A marker that no reader needs first gets a delete horizon. A pass after that time removes the marker.
         """
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:

@@ -147,10 +147,11 @@ class CleanedSegment:
     def finish(self, modified_ns: int, next_offset: int) -> SegmentIdentity:
         """Write the rest, sync all files and close them. Return the new segment's identity.
 
-        `next_offset` is the base offset of the next segment. If the new segment ends there, its size is recorded, so
-        that the opening notices a truncated file. At a gap of Kafka's cleaner there is no mark, because the opening
-        would take the gap for a loss. The .log file gets the modification time `modified_ns`, because retention may use
-        it. The caller must sync the directory. Raises DiskFull if the time index cannot be completed.
+        `next_offset` is the base offset of the next segment. If the new segment ends there, its size is recorded in an
+        attribute, so that the opening of the log notices a truncated file. If it ends before, Kafka's cleaner has
+        removed the last records. Then no size is recorded, because the opening would take the gap for lost records. The
+        .log file gets the modification time `modified_ns`, because retention may use it. The caller must sync the
+        directory. Raises DiskFull if the time index cannot be completed.
         """
         fs = self._fs
         self.flush()
@@ -197,7 +198,10 @@ class CleanedSegment:
 
 
 def remove_cleaned(fs: Fs, directory: Path) -> None:
-    """Remove the files that an earlier cleaner left. Called only by the cleaner, or by an owner that opens the log."""
+    """Remove the .cleaned files of a pass that was not finished.
+
+    Called only by the cleaner, or by an owner that opens the log.
+    """
     for name in fs.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX):
             fs.unlink(directory / name)

@@ -68,10 +68,10 @@ class KeyMap:
         self.advance(last_offset_of(header))
 
     def advance(self, offset: int) -> None:
-        """Advance `latest` to an offset.
+        """Set `latest`, the offset up to which the map is complete, to `offset` unless it is larger already.
 
-        The caller guarantees that all records up to there that it has not added need no key: they are of control
-        batches or aborted transactions.
+        The caller must have called add() for all batches up to `offset`, except for control batches, batches of aborted
+        transactions and empty batches.
         """
         self.latest = max(self.latest, offset)
 

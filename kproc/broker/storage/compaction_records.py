@@ -215,8 +215,9 @@ class OffsetFlags:
 class Survivors:
     """Decides which records stay, by the keys of the dirty section that compaction_map.py collected.
 
-    A record before `first_dirty` stays if the dirty section does not have its key. A record up to `latest` stays if it
-    is the newest of its key. A record behind `latest` always stays. Up to `latest` records without a key are removed.
+    `newest` has the newest offset of each key from the offset `first_dirty` to the offset `latest`. A record before
+    `first_dirty` stays if its key is not in `newest`. A record from `first_dirty` to `latest` stays if it is the newest
+    of its key. A record behind `latest` always stays. Records without a key are removed, except behind `latest`.
     """
 
     __slots__ = ("first_dirty", "flags", "latest", "newest")
@@ -228,7 +229,10 @@ class Survivors:
         self.flags = flags
 
     def of_batch(self, header: Header) -> int | None:
-        """Return how many records of a batch stay, all of them with values; None if the records must be read."""
+        """Return how many records of a batch stay, if that follows from its offsets: all or none.
+
+        Return None if the records must be read: some of them stay, or a tombstone may.
+        """
         first = header[BASE_OFFSET] - self.first_dirty
         if first < 0:
             return None

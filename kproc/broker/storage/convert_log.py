@@ -179,7 +179,10 @@ def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> It
 
 
 def _total(chunk: bytes, inside: int) -> int | None:
-    """Return the size of the message or batch at `inside`; None if its length is invalid or not in the chunk."""
+    """Return the size in bytes of the message or batch at the position `inside` of the chunk.
+
+    Return None if its length field or magic byte is behind the chunk's end, or if the length is too small.
+    """
     if inside + MAGIC_AT >= len(chunk):
         return None
     total = int.from_bytes(chunk[inside + 8 : inside + 12], "big") + LOG_OVERHEAD_BYTES

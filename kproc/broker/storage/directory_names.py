@@ -100,9 +100,10 @@ def finish_interrupted(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[l
 
 
 def _was_behind(stray: str, bases: Sequence[int]) -> bool:
-    """Return True if `stray` is a segment behind the last one, which an earlier recovery removed with a torn tail.
+    """Return True if `stray` names a .log.deleted file of a segment behind the last one.
 
-    Retention deletes only the first segments, and compaction replaces only those before the active one.
+    Only a recovery that truncated a torn tail leaves such a file. Retention deletes only the oldest segments, and
+    compaction replaces only segments before the active one.
     """
     base = parse_segment_file_name(stray, LOG_SUFFIX + DELETED_SUFFIX)
     return base is not None and base > max(bases, default=INT64_MAX)
@@ -111,8 +112,8 @@ def _was_behind(stray: str, bases: Sequence[int]) -> bool:
 def sync_names(fs: Fs, directory: Path) -> None:
     """Sync the directory after renames and before any append.
 
-    Otherwise a power loss could bring a removed segment back, and its records would overlap the new ones. If the sync
-    fails, leave a note, so that the next opening trusts no page cache.
+    Otherwise a power loss could bring a removed segment back, and its records would have the same offsets as new ones.
+    If the sync fails, create the note of failed_sync.py, so that the next opening does not believe the page cache.
     """
     try:
         sync_directory(fs, directory)

@@ -28,7 +28,10 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def write_note(fs: Fs, directory: Path) -> None:
-    """Record that a sync of this log failed. Best effort: until the broker stops, the partition table says so, too."""
+    """Record that a sync of this log failed, by an empty file in the partition's directory.
+
+    Only log an error if the file cannot be created. Until the broker stops, the partition table has the same record.
+    """
     path = directory / NOTE_FILE
     try:
         # An earlier failure has left the note already. One note is enough, because the next opening rewrites

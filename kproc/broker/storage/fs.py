@@ -133,7 +133,7 @@ class OsFs:
             raise failure(error, f"open {path}") from error
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor. An error of close() adds nothing about the data that a sync has not reported."""
+        """Close a descriptor. Raises StorageFailure, which says nothing about the data: only a sync confirms these."""
         try:
             os.close(descriptor)
         except OSError as error:
@@ -155,7 +155,7 @@ class OsFs:
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
         """Write all buffers from `position` on, or raise. After an error any prefix may be in the file.
 
-        The position is explicit, so that the next write after a failed one overwrites its prefix.
+        The position is explicit, so that the next write overwrites what a failed one has left.
         """
         try:
             # Fast path without slicing the list, because nearly every append fits into one call.
@@ -174,9 +174,10 @@ class OsFs:
             raise failure(error, "write") from error
 
     def _write_rest(self, descriptor: int, buffers: Sequence[Buffer], written: int, position: int) -> None:
-        """Continue after a short write. The next call finishes it or reports its cause.
+        """Write the bytes that a call of pwritev did not write, by further calls. Raises OSError.
 
-        Linux writes at most 2 GiB - 4 KiB in one call, and less if the disk becomes full in between.
+        Linux writes at most 2 GiB - 4 KiB in one call, and less if the disk becomes full during the call. In that case
+        the next call raises the error. `written`: the number of bytes that the first call wrote.
         """
         rest = [memoryview(buffer) for buffer in buffers]
         position += written
@@ -407,7 +408,7 @@ def _get_mark(descriptor: int, name: str) -> bytes | None:
 
 
 def is_unlinked(fs: Fs, descriptor: int, path: Path) -> bool:
-    """Return True if an open file has lost its name, so that its content vanishes when it is closed."""
+    """Return True if an open file was deleted or replaced at its path, so that its content ends with its descriptor."""
     facts = fs.facts(descriptor)
     if facts.st_nlink:
         return False

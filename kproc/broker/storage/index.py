@@ -126,10 +126,10 @@ class _SortedFile:
 
 
 class OffsetIndex(_SortedFile):
-    """Maps offsets to positions: the position of the batch that ends with the offset, about every index.interval.bytes.
+    """Maps offsets to positions. About one batch per index.interval.bytes has an entry: its last offset, its position.
 
-    It caches the entries around the last lookup: a consumer that catches up looks them up one after the other. Only a
-    truncation changes entries, and it clears the cache.
+    The entries around the last look-up are cached, because a consumer that catches up needs them one after the other.
+    Only a truncation changes entries, and it clears the cache.
     """
 
     ENTRY = OFFSET_ENTRY
@@ -245,13 +245,16 @@ class OffsetIndex(_SortedFile):
         return number, self.base_offset + relative, position
 
     def is_sane(self, log_bytes: int) -> bool:
-        """Return True if the last entry is plausible by Kafka's check at load, and points into the log."""
+        """Return True if the last entry's offset is in the segment, and its position is below `log_bytes`.
+
+        Kafka checks the offset in the same way when it loads an index.
+        """
         last = self.last()
         return last is None or (last[0] >= self.base_offset and 0 <= last[1] < max(log_bytes, 1))
 
 
 class TimeIndex(_SortedFile):
-    """Maps timestamps to offsets: up to and with the offset no record has a larger timestamp."""
+    """Maps timestamps to offsets. No record up to an entry's offset has a larger timestamp than the entry."""
 
     ENTRY = TIME_ENTRY
     __slots__ = ("last_timestamp",)
@@ -306,7 +309,10 @@ class TimeIndex(_SortedFile):
         self.truncate_entries(self._floor(offset - self.base_offset - 1, column=1) + 1)
 
     def is_sane(self) -> bool:
-        """Return True if the last entry is plausible beside the first, by Kafka's check at load."""
+        """Return True if the last entry's offset is in the segment, and its timestamp is not below the first entry's.
+
+        Kafka makes the same check when it loads an index.
+        """
         if not self.count:
             return True
         timestamp, relative = self._entry(self.count - 1)

@@ -54,7 +54,7 @@ class InspectionBudget:
             raise InspectionPaused
 
     def pause(self, state: LogState) -> None:
-        """Make all later batches of a log wait."""
+        """Let `check` raise InspectionPaused for every batch of a log until `unpause` is called."""
         self.paused.add(state)
         state.limits = None
 

@@ -33,7 +33,7 @@ class LastStop(msgspec.Struct, frozen=True):
 
     @property
     def effective_start(self) -> int:
-        """The log's start by its checkpoint and by the row that its dead owner published: the larger one of both."""
+        """The log's start: the larger one of those in its checkpoint and in the row that its dead owner published."""
         return (
             self.start_offset if self.trusted is None else max(self.start_offset, self.trusted.start_offset)
         )
@@ -41,8 +41,7 @@ class LastStop(msgspec.Struct, frozen=True):
     @property
     def explained_start(self) -> int | None:
         """The largest offset at which the log may start, by checkpoints and row. None if neither records a start."""
-        # A start of 0 in the checkpoint may only mean that no start was ever recorded. With a row it is a
-        # fact.
+        # A start of 0 in the checkpoint may mean that no start was ever recorded. With a row the start is certainly 0.
         if self.effective_start or self.trusted is not None:
             return max(self.effective_start, self.recorded_start or 0)
         return self.recorded_start

@@ -132,9 +132,9 @@ class LogDurability:
     def mark_active(self) -> None:
         """Record in the active segment's attribute how many bytes the last round has synced, to the byte.
 
-        Called when the log is closed, and once a second while no round uses the log. run_sync() passes over less than a
-        page and records what the round before it has synced, so without this call the end of an idle log would stay
-        unmarked. A log that is offline gets no mark, for the reason in _mark_newest().
+        Called when the log is closed, and once a second while no round uses the log. run_sync() records only what the
+        round before it has synced, and only if that is at least a page more. So without this call the end of an idle
+        log would stay unmarked. A log that is offline gets no mark, for the reason in _mark_newest().
         """
         state = self._state
         active = state.active

@@ -1,6 +1,6 @@
 """LogEndFinder: finds the valid end of a log that is being opened, and truncates a torn tail.
 
-The end of the last owner (last_stop.py) decides which bytes to believe, which to scan and which to truncate:
+How the last owner of the log ended (last_stop.py) decides which bytes to believe, to verify and to truncate:
 
 - clean     The clean-shutdown marker says that all logs were closed and synced. No checksum is verified. The headers
             behind the last index entry are walked to find the log's end.

@@ -27,7 +27,10 @@ _ROLL_NOW: Final = -INT64_MAX - 2
 
 
 def find_limits(state: LogState, now_ms: int) -> AppendLimits:
-    """Return the limits that batches for the active segment must keep, and cache them in the state if they last."""
+    """Return the limits that batches for the active segment must keep.
+
+    Cache the limits in the state, unless they depend on the clock.
+    """
     segment, config = state.active, state.config
     roll_after, after_max_ms = _roll_after(state, now_ms), config.timestamp_after_max_ms
     # With LogAppendTime compare the clock with the roll time, because the batch gets the clock's time.

@@ -215,12 +215,15 @@ class LogState:
         self.hide(offset, self.end_offset)
 
     def hide(self, first: int, end: int) -> None:
-        """Hide the last records of the log, from `first` to `end`, until a sync has confirmed them."""
+        """Hide the last records of the log, from offset `first` to before `end`, until a sync has confirmed them."""
         self.unconfirmed.append((first, end))
         self.high_watermark = self.unconfirmed[0][0]
 
     def confirm(self, synced: int) -> None:
-        """Move the high watermark after a sync up to the offset `synced`: to the next hidden record, or the end."""
+        """Move the high watermark after a sync: to the first record that is still hidden, or to the log's end.
+
+        All records below the offset `synced` were synced.
+        """
         unconfirmed = self.unconfirmed
         while unconfirmed and unconfirmed[0][1] <= synced:
             unconfirmed.popleft()

@@ -45,7 +45,7 @@ Marks = dict[tuple[int, int], list[BatchMark]]  # (producer id, epoch) -> batche
 
 
 def _mark_of(header: Header) -> BatchMark:
-    """Return the mark that a ProducerEntry stores for a batch."""
+    """Return the BatchMark of a batch: (last sequence, last offset, last offset delta, max timestamp)."""
     first, delta = header[BASE_SEQUENCE], header[LAST_OFFSET_DELTA]
     last = (first + delta) & 0x7FFFFFFF if first >= 0 else -1
     return last, last_offset_of(header), delta, header[MAX_TIMESTAMP]
@@ -138,7 +138,10 @@ class ProducerReplay:
                 table.restore(entry.producer_id, msgspec.structs.replace(entry, batches=batches))
 
     def _marks_before(self, offset: int, entries: int) -> Marks:
-        """Return the marks of the batches before `offset`, from about `entries` index entries back on."""
+        """Return the BatchMarks of batches before `offset` by (producer id, epoch), in the order of the log.
+
+        The search begins about `entries` entries of the offset indexes before `offset`.
+        """
         headers: list[Header] = []
         for segment in reversed([each for each in self._segments if each.base_offset < offset]):
             # Segments are read from the newest back, but the marks must be in the order of the log.

@@ -47,7 +47,7 @@ BatchMark = tuple[int, int, int, int]
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The state of one producer in one partition; the newest of its batches is last."""
+    """The state of one producer in one partition. `batches` has the marks of its last five batches, newest last."""
 
     producer_id: int
     epoch: int
@@ -131,7 +131,7 @@ class ProducerTable:
     ) -> BatchMark | None:
         """Check a client's batch before it is appended.
 
-        Returns None if it may be appended, or the mark of the original if it is a duplicate. Raises KafkaError.
+        Returns None if it may be appended, or the BatchMark of the original if it is a duplicate. Raises KafkaError.
         """
         entry = self.by_id.get(producer_id)
         if entry is None:
@@ -388,7 +388,7 @@ class ProducerTable:
 
 
 def _duplicate(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> BatchMark | None:
-    """Return the mark of a remembered batch with exactly these sequences, or None if there is no such batch."""
+    """Return the BatchMark of a remembered batch with exactly these sequences, or None if there is no such batch."""
     # KIP-98: sequences wrap from 2^31 - 1 to 0, so the difference is taken modulo 2^31.
     delta = (last_sequence - first_sequence) & SEQUENCE_MAX
     for mark in entry.batches:

@@ -75,6 +75,6 @@ class CountingFs:
 
 
 def count_shortage(values: list[int], wanted_bytes: int) -> None:
-    """Count a write that failed on a full disk, and its bytes, in a role's metrics."""
+    """Count a write that failed on a full disk, and store its size in bytes, in the metrics `values` of a role."""
     values[_SHORT] += 1
     values[_WANTED] = wanted_bytes

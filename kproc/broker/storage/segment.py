@@ -412,7 +412,7 @@ class LogSegment:
         return doomed
 
     def is_removed(self) -> bool:
-        """Return True if the open .log file has lost its name, so that its records vanish when it is closed."""
+        """Return True if another program deleted or replaced the open .log file, whose records are thus lost."""
         return self.fd != CLOSED and is_unlinked(self.fs, self.fd, self.path(LOG_SUFFIX))
 
     def is_in_place(self) -> bool:

@@ -32,7 +32,7 @@ _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 
 
 def locate(segment: LogSegment, offset: int) -> tuple[int, int] | None:
-    """Find the first batch that ends at or after an offset: (position, size in bytes). None if the segment has none.
+    """Return (position, size in bytes) of the first batch that ends at or after an offset. None if no batch does.
 
     Every Fetch that misses the tail cache calls this. Raises Corrupt for a damaged batch or index.
     """
@@ -53,7 +53,7 @@ def locate(segment: LogSegment, offset: int) -> tuple[int, int] | None:
 
 
 def headers_before(segment: LogSegment, offset: int, entries: int) -> Iterator[Header]:
-    """Yield the headers of the batches before an offset, from `entries` index entries back on, in order."""
+    """Yield the headers of batches before `offset`, in order. Begin `entries` entries of the offset index before it."""
     for _, header in _walk_from(segment, segment.index.lookup_earlier(offset - 1, entries), offset):
         if header[BASE_OFFSET] >= offset:
             return
