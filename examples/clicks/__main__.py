@@ -15,7 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from kproc.cli.common import Failure, command_config_in_force, connection_settings
+from kproc.cli.common import Failure
+from kproc.cli.connection import command_config_in_force, connection_settings
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.main import exit_code_of
 from kproc.cli.profile_store import COMMAND_CONFIG_VARIABLE

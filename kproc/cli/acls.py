@@ -15,12 +15,12 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_done,
     print_json,
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.lines import print_line
 from kproc.cli.rights import require_on_cluster

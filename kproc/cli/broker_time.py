@@ -8,15 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kproc.cli.common import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Format,
-    OutputFormat,
-    connect,
-    print_done,
-    usage_error,
-)
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_done, usage_error
+from kproc.cli.connection import connect
 from kproc.cli.consent import DryRun
 from kproc.cli.human import format_duration
 

@@ -15,11 +15,11 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     interval_option,
     print_done,
     print_json,
 )
+from kproc.cli.connection import connect
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.tables import fits, print_table

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from kproc.cli.common import Failure, connect, connection_settings, topic_metadata
+from kproc.cli.common import Failure, topic_metadata
+from kproc.cli.connection import connect, connection_settings
 from kproc.cli.profile_store import find_connection
 
 if TYPE_CHECKING:

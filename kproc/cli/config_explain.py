@@ -15,13 +15,13 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_json,
     usage_error,
 )
 from kproc.cli.completion import complete_described_settings
 from kproc.cli.config_requests import find_resource, read_configs
 from kproc.cli.configs import Group, Topic
+from kproc.cli.connection import connect
 from kproc.cli.lines import print_line, print_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     pairs,
     print_done,
     print_json,
@@ -38,6 +37,7 @@ from kproc.cli.config_requests import (
     find_resource,
     read_configs,
 )
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.tables import print_table

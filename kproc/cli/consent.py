@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kproc.cli.common import Format, print_done, profile_in_use
+from kproc.cli.common import Format, print_done
+from kproc.cli.connection import profile_in_use
 from kproc.cli.failure import Failure, usage_error
 from kproc.cli.lines import print_note, print_notes
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect_for_records
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure
+from kproc.cli.connection import connect_for_records
 from kproc.cli.consume_options import (
     GroupMembership,
     GroupProtocol,

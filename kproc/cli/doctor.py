@@ -191,8 +191,8 @@ class _DoctorReport:
         return format_json(self._status)
 
     def _make_settings(self) -> str:
-        from kproc.cli.common import connect
         from kproc.cli.config_requests import all_settings
+        from kproc.cli.connection import connect
 
         with connect(self._bootstrap) as client:
             rows = all_settings(client)

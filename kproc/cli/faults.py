@@ -16,12 +16,12 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     chosen_names,
-    connect,
     print_done,
     print_json,
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
+from kproc.cli.connection import connect
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
 from kproc.cli.monitor import api_names

@@ -15,9 +15,9 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     chosen_names,
-    connect,
     print_json,
 )
+from kproc.cli.connection import connect
 from kproc.cli.failure import explain
 from kproc.cli.group_description import CONSUMER
 from kproc.cli.groups import committed_offsets

@@ -15,12 +15,12 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_json,
     topic_metadata,
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect
 from kproc.cli.consent import DryRun
 from kproc.cli.failure import explain
 from kproc.cli.group_description import call_describe_groups

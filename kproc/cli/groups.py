@@ -13,11 +13,11 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_done,
     print_json,
 )
 from kproc.cli.completion import complete_groups
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.group_description import (

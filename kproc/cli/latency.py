@@ -22,12 +22,11 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
-    connect_for_records,
     print_json,
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect, connect_for_records
 from kproc.cli.lines import LiveLine, print_line, print_text
 from kproc.cli.positions import chosen_partitions
 from kproc.cli.produce import Acks

@@ -20,9 +20,9 @@ from kproc.cli.common import (
     Bootstrap,
     Format,
     OutputFormat,
-    connect,
     print_json,
 )
+from kproc.cli.connection import connect
 from kproc.cli.consent import DryRun
 from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line

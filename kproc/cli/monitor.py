@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kproc.cli.common import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Format,
-    OutputFormat,
-    chosen_names,
-    connect,
-)
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, chosen_names
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect
 from kproc.cli.failure import Failure
 from kproc.cli.human import camel_case, format_bytes
 from kproc.cli.lines import print_note, print_text

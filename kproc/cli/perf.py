@@ -21,12 +21,11 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
-    connect_for_records,
     request_metadata,
     topic_metadata,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect, connect_for_records
 from kproc.cli.end_signals import interrupt_at_signals
 from kproc.cli.failure import explain, usage_error
 from kproc.cli.latency import SECONDS_MAX

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.cli.bottleneck import Finding, Status, busy_share, find_bottleneck, name_of
-from kproc.cli.common import Failure, Format, connect, print_json
+from kproc.cli.common import Failure, Format, print_json
+from kproc.cli.connection import connect
 from kproc.cli.human import counted
 from kproc.cli.latency import COLUMNS, SECONDS_MAX
 from kproc.cli.lines import LiveLine, print_line, print_text

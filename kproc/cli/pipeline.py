@@ -22,9 +22,9 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    command_config,
     print_json,
 )
+from kproc.cli.connection import command_config
 from kproc.cli.consent import Consent
 from kproc.cli.human import counted
 from kproc.cli.lines import print_block, print_line, print_note, print_notes

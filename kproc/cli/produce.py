@@ -11,17 +11,9 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from kproc.cli.common import (
-    DEFAULT_BOOTSTRAP,
-    INT_MAX,
-    SECONDS_MAX,
-    Bootstrap,
-    Failure,
-    connect_for_records,
-    pairs,
-    usage_error,
-)
+from kproc.cli.common import DEFAULT_BOOTSTRAP, INT_MAX, SECONDS_MAX, Bootstrap, Failure, pairs, usage_error
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect_for_records
 from kproc.cli.end_signals import interrupt_at_signals
 from kproc.cli.formatting import unescape
 from kproc.cli.human import counted

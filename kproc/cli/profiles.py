@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kproc.cli.common import Failure, Format, OutputFormat, bootstrap_addresses, print_json, usage_error
+from kproc.cli.common import Failure, Format, OutputFormat, print_json, usage_error
+from kproc.cli.connection import bootstrap_addresses
 from kproc.cli.lines import print_line
 from kproc.cli.profile_store import (
     Profile,
@@ -126,7 +127,7 @@ def show(
 
     The source says what names the broker: a variable, a profile or the default.
     """
-    from kproc.cli.common import command_config_in_force, connection_settings
+    from kproc.cli.connection import command_config_in_force, connection_settings
 
     connection = find_connection(None, name)
     with connection_settings(connection, None):

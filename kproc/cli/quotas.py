@@ -14,11 +14,11 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_done,
     print_json,
     usage_error,
 )
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode

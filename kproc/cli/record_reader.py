@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from kproc.cli.common import Failure, client_id, connect, librdkafka_security
+from kproc.cli.common import Failure
+from kproc.cli.connection import client_id, connect, librdkafka_security
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
 

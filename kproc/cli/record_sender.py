@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kproc.cli.common import client_id, connect, librdkafka_security
+from kproc.cli.connection import client_id, connect, librdkafka_security
 from kproc.cli.failure import Failure
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.cli.common import client_security
+from kproc.cli.connection import client_security
 from kproc.cli.failure import Failure, explain
 from kproc.cli.lines import print_note
 from kproc.common.errors import ErrorCode

@@ -15,12 +15,12 @@ from kproc.cli.common import (
     Bootstrap,
     Format,
     OutputFormat,
-    connect,
     print_done,
     print_json,
     usage_error,
 )
 from kproc.cli.config_requests import broker_settings
+from kproc.cli.connection import connect
 from kproc.cli.consent import DryRun
 from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from kproc.cli.common import Failure, client_id, connect_for_records, librdkafka_security, usage_error
+from kproc.cli.common import Failure, usage_error
+from kproc.cli.connection import client_id, connect_for_records, librdkafka_security
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from kproc.cli.common import connect
+from kproc.cli.connection import connect
 from kproc.cli.failure import DEFAULT_PORT, Failure
 
 if TYPE_CHECKING:

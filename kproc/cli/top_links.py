@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.cli.common import Failure, connect
+from kproc.cli.common import Failure
+from kproc.cli.connection import connect
 from kproc.cli.offsets import PATIENCE_MS
 from kproc.cli.status_source import StatusSource, is_of_this_host
 from kproc.cli.topic_usage import connect_locally

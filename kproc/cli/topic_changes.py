@@ -13,7 +13,6 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_done,
     usage_error,
 )
@@ -23,6 +22,7 @@ from kproc.cli.completion import (
 )
 from kproc.cli.config_requests import alter_configs, topic_resource
 from kproc.cli.configs import config_changes, confirm_changes, unset_option
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.positions import Partitions, Positions, chosen_partitions, find_positions, parse_where

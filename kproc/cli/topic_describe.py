@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_json
 from kproc.cli.completion import complete_topics
 from kproc.cli.config_requests import SET_ON_TOPIC, describe_configs, topic_resource
+from kproc.cli.connection import connect
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets

@@ -15,12 +15,12 @@ from kproc.cli.common import (
     Bootstrap,
     Format,
     OutputFormat,
-    connect,
     interval_option,
     print_json,
     topic_metadata,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import PATIENCE_MS

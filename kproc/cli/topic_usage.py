@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kproc.cli.common import connect
 from kproc.cli.config_requests import describe_configs, topic_resource
+from kproc.cli.connection import connect
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.unserved import Partition

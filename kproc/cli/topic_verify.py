@@ -13,12 +13,12 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect_for_records,
     print_json,
     topic_metadata,
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.connection import connect_for_records
 from kproc.cli.human import counted
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.offsets import PATIENCE_MS, served_offsets

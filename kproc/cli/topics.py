@@ -14,12 +14,12 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     pairs,
     print_done,
     topic_metadata,
 )
 from kproc.cli.completion import complete_topic_settings, complete_topics
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.failure import explain
 from kproc.cli.offsets import find_offsets

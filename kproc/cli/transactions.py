@@ -17,13 +17,13 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     chosen_names,
-    connect,
     print_done,
     print_json,
     topic_metadata,
     usage_error,
 )
 from kproc.cli.completion import complete_topics, complete_transactional_ids
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kproc.cli.common import Failure, Format, OutputFormat, connect, print_json, usage_error
+from kproc.cli.common import Failure, Format, OutputFormat, print_json, usage_error
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_block, print_line, print_notes, print_text
 from kproc.cli.tables import print_table

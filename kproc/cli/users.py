@@ -25,11 +25,11 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    connect,
     print_done,
     print_json,
     usage_error,
 )
+from kproc.cli.connection import connect
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.failure import explain
 from kproc.cli.rights import require_on_cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kproc.cli.common import connect
+from kproc.cli.connection import connect
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc, told

@@ -11,9 +11,10 @@ import pytest
 import typer.main
 
 from kproc.cli.commands import app
-from kproc.cli.common import Format, connection_settings
+from kproc.cli.common import Format
 from kproc.cli.config_requests import Resource
 from kproc.cli.configs import _is_risky
+from kproc.cli.connection import connection_settings
 from kproc.cli.consent import Consent
 from kproc.cli.failure import Failure
 from kproc.cli.profile_store import Profile, change_profiles, find_connection

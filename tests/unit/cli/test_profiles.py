@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.cli import common, lifecycle
+from kproc.cli import connection, lifecycle
 from kproc.cli.common import DEFAULT_BOOTSTRAP
 from kproc.cli.failure import Failure
 from kproc.cli.profile_store import (
@@ -73,8 +73,8 @@ def test_settings_of_a_command_end_with_it(kproc: Kproc, security: Path, options
     """Otherwise the next command in the same process connects with the file of this one."""
     told(kproc("profile add staging -b 127.0.0.1:1 --command-config", str(security)))
     refused(kproc(f"ping {options.format(security)} --timeout 1"), 1)
-    assert common.command_config_in_force() is None
-    assert common.profile_in_use() is None
+    assert connection.command_config_in_force() is None
+    assert connection.profile_in_use() is None
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_profile_gives_its_file_only_to_its_own_address(
     seen: list[tuple[str, str | None]] = []
 
     def connect(bootstrap: str, **_options: object) -> None:
-        file = common.command_config_in_force()
+        file = connection.command_config_in_force()
         seen.append((bootstrap, file.name if file is not None else None))
         raise Failure("seen")
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kproc.cli import answers
-from kproc.cli.common import Failure, connect, connect_for_records
+from kproc.cli.common import Failure
+from kproc.cli.connection import connect, connect_for_records
 from kproc.client import ClientError, ConnectionLost
 
 
