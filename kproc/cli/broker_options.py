@@ -31,6 +31,47 @@ class Option(NamedTuple):
     type: Callable[[str], object] = str
 
 
+LISTENERS: Final = Option(
+    ("--listeners",), "listeners", "LIST", "NAME://host:port,...; port 0 takes a free one."
+)
+SHARED_OPTIONS: Final = (
+    Option(
+        ("--processors",),
+        "num.network.threads",
+        "N",
+        "Number of Processors, which own client connections.",
+        int,
+    ),
+    Option(("--handlers",), "num.io.threads", "N", "Number of Handlers, which own partitions.", int),
+    Option(
+        ("--transport",),
+        "kproc.transport",
+        "KIND",
+        "How the roles run: process, thread (all in one process) or inline (all in one thread).",
+    ),
+    Option(
+        ("--control-listener",),
+        "kproc.control.listener",
+        "HOST:PORT",
+        "Address for administrators, apart from the clients.",
+    ),
+    Option(
+        ("--metrics-listener",),
+        "kproc.metrics.listener",
+        "HOST:PORT",
+        "Address of /metrics and /health.",
+    ),
+    Option(
+        ("--clamp-replication",),
+        "kproc.clamp.replication.factor",
+        "",
+        "A replication factor above 1 counts as 1.",
+    ),
+    Option(("--exit-with-parent",), "kproc.exit.with.pid", "PID", "Stop when this process ends.", int),
+)
+"""The options that `serve` and `dev` have in common, except --listeners."""
+
+
 class CommandParser(argparse.ArgumentParser):
     """Parser of `kproc serve` and `kproc dev`.
 

@@ -20,6 +20,7 @@ from kproc.cli import (
     configs,
     consume,
     convert_log,
+    dev,
     doctor,
     dump_log,
     faults,
@@ -94,7 +95,7 @@ def _parameter(number: int, action: argparse.Action) -> inspect.Parameter:
     )
 
 
-for _parser in (serve.SERVE, serve.DEV):
+for _parser in (serve.SERVE, dev.DEV):
     _show(_parser)
 topics.app.command("list")(topic_list.list_topics)
 topics.app.command("describe")(topic_describe.describe)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NoReturn
 
-from kproc.cli import serve
+from kproc.cli import dev, serve
 from kproc.cli.broker_options import CommandParser
 from kproc.cli.failure import Failure, UsageText, one_line
 from kproc.cli.lines import print_notes
@@ -105,7 +105,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 def _find_broker_command(arguments: Sequence[str]) -> CommandParser | None:
     """Return the command that runs a broker, `serve` or `dev`, or None for any other command."""
-    parsers = (serve.SERVE, serve.DEV)
+    parsers = (serve.SERVE, dev.DEV)
     return next((parser for parser in parsers if arguments and arguments[0] == parser.command), None)
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from typer.main import get_command
 
-from kproc.cli import serve
+from kproc.cli import dev, serve
 from kproc.cli.commands import app
 
 # `kproc serve` and `kproc dev` have a parser of their own.
-OWN_PARSER: Final = {parser.command: parser for parser in (serve.SERVE, serve.DEV)}
+OWN_PARSER: Final = {parser.command: parser for parser in (serve.SERVE, dev.DEV)}
 
 
 # The parser itself prints what they ask for, or writes into the home directory.

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
-
 import pytest
 
-from kproc.broker.config import Config
 from kproc.cli.main import run
-from kproc.cli.serve import _build
 from tests.support.kproc_command import kproc
-from tests.support.wait import PATIENCE_SECONDS
 
 
 def test_mistakes_and_warnings_of_a_file_are_one_block(tmp_path, capsys):
@@ -47,17 +41,3 @@ def test_the_eight_warnings_of_a_server_properties_are_one_block(tmp_path):
         assert line.startswith(f"  {file}:{number}: {name}")
         assert "has no effect" in line
     assert len(lines) == 10
-
-
-def test_configuration_from_a_pipe_is_read_once(tmp_path):
-    """A FIFO that others may read was opened again for a warning, and nobody wrote to it then."""
-    path = tmp_path / "server.properties"
-    os.mkfifo(path)
-    path.chmod(0o644)
-    writer = threading.Thread(target=path.write_text, args=(f"log.dirs={tmp_path}\n",), daemon=True)
-    writer.start()
-    read: list[Config] = []
-    reader = threading.Thread(target=lambda: read.append(_build([], [], file=path)), daemon=True)
-    reader.start()
-    reader.join(PATIENCE_SECONDS)
-    assert [config.log_dirs for config in read] == [str(tmp_path)]

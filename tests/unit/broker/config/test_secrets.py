@@ -12,7 +12,7 @@ from kproc.broker.config import SETTINGS, ConfigError
 from kproc.broker.config.build import SourcedValue, parse_given
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
-from kproc.cli import serve
+from kproc.cli.broker_run import build_config
 from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 
@@ -88,7 +88,7 @@ def test_secret_on_the_command_line_is_warned_of_without_it(
     done = call_kproc(capsys, "serve", "--data", str(tmp_path / "data"), *settings)
     assert done.returncode == 2
     assert WORD not in done.stdout + done.stderr
-    serve._build([], [f"ssl.key.password={WORD}", "log.dir=x"])
+    build_config([], [f"ssl.key.password={WORD}", "log.dir=x"])
     told = capsys.readouterr().err
     assert "--set ssl.key.password: every user of this host can read a command line" in told
     assert WORD not in told
@@ -102,13 +102,13 @@ def test_file_with_a_secret_that_everybody_may_read_is_warned_of(
     file.write_text(f"ssl.key.password={WORD}\nnum.io.threads=1\n")
     for mode, is_told in ((0o644, True), (0o640, False)):
         file.chmod(mode)
-        serve._build([], [], file=file)
+        build_config([], [], file=file)
         told = capsys.readouterr().err
         assert ("holds ssl.key.password, and every user of this host can read it" in told) is is_told
         assert WORD not in told
     file.write_text("num.io.threads=1\n")
     file.chmod(0o644)
-    serve._build([], [], file=file)
+    build_config([], [], file=file)
     assert capsys.readouterr().err == ""
 
 
@@ -119,7 +119,7 @@ def test_data_directory_open_to_other_users_is_warned_of(
     data = tmp_path / "data"
 
     def warned() -> str:
-        serve._build([], [f"log.dirs={data}"])
+        build_config([], [f"log.dirs={data}"])
         return capsys.readouterr().err
 
     assert warned() == ""

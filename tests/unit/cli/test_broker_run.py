@@ -1,0 +1,24 @@
+"""The settings that `kproc serve` and `kproc dev` build."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from kproc.broker.config import Config
+from kproc.cli.broker_run import build_config
+from tests.support.wait import PATIENCE_SECONDS
+
+
+def test_configuration_from_a_pipe_is_read_once(tmp_path):
+    """A FIFO that others may read was opened again for a warning, and nobody wrote to it then."""
+    path = tmp_path / "server.properties"
+    os.mkfifo(path)
+    path.chmod(0o644)
+    writer = threading.Thread(target=path.write_text, args=(f"log.dirs={tmp_path}\n",), daemon=True)
+    writer.start()
+    read: list[Config] = []
+    reader = threading.Thread(target=lambda: read.append(build_config([], [], file=path)), daemon=True)
+    reader.start()
+    reader.join(PATIENCE_SECONDS)
+    assert [config.log_dirs for config in read] == [str(tmp_path)]
