@@ -55,7 +55,7 @@ class DevBroker(Broker):
     @property
     def credentials(self) -> Throwaway | None:
         """The temporary certificates and users of --tls and --user, or None without these options."""
-        return self._throwaway
+        return self._setup.throwaway
 
     @property
     def directory(self) -> Path:

@@ -11,30 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
 from kproc.client.errors import ClientError
+from kproc.embedded.connector import Connector
 from kproc.embedded.ports import reserved_ports
-from kproc.embedded.process import BrokerFailed, BrokerProcess, BrokerRestarting, UnsupportedOperation
-from kproc.embedded.serve_command import serve_command, settings_for_tests, start_settings
+from kproc.embedded.process import BrokerFailed, BrokerProcess, UnsupportedOperation
+from kproc.embedded.setup import POWER_DIRECTORY, BrokerSetup
 
 if TYPE_CHECKING:
-    from kproc.client import Client
     from kproc.client.async_faults import AsyncFaults
     from kproc.client.broker_time import BrokerTime
     from kproc.client.faults import Faults
-    from kproc.client.security.settings import ClientSecurity
-    from kproc.client.security.throwaway import Throwaway
     from kproc.embedded.async_broker import AsyncBroker
     from kproc.embedded.group_view import BrokerGroup
     from kproc.embedded.requests import RequestRecorder
     from kproc.embedded.roles import PausedRoles
     from kproc.embedded.state import BrokerSnapshot, BrokerState
     from kproc.embedded.topic_records import BrokerTopic
-
-POWER_DIRECTORY: Final = "power"
-"""Name of the subdirectory of the temporary directory in which the broker records what it syncs (power_loss)."""
 
 
 class Broker:
@@ -76,34 +71,23 @@ class Broker:
         Raises ValueError for an empty `data`, and for power_loss with data that are not temporary, and TypeError for a
         single name as `users`.
         """
-        emulated = {"kproc.emulate.release": emulate} if emulate is not None else {}
-        if power_loss and (data is not None or "log.dirs" in (settings or {})):
-            raise ValueError(
-                "power_loss=True is for temporary data, because lose_power() destroys data: "
-                "leave out data= and log.dirs"
-            )
-        if data == "":
-            raise ValueError(
-                'data="" names no directory: use data="." for the present one, or leave out data='
-            )
-        if isinstance(users, str):
-            raise TypeError(f"users are a list of names: use users=[{users!r}]")
-        self.settings = settings_for_tests(
-            {**(settings or {}), **emulated}, transport, syncs=data is not None or power_loss
+        self._setup = BrokerSetup(
+            settings,
+            transport=transport,
+            data=data,
+            port=port,
+            has_tls=tls,
+            users=users,
+            client=client or {},
+            emulate=emulate,
+            has_power_loss=power_loss,
         )
-        self._has_power_loss = power_loss
-        self._has_tls = tls
-        self._users = tuple(dict.fromkeys(users))
-        self._client = dict(client or {})
-        self._throwaway: Throwaway | None = None
-        self._given_data = Path(data).absolute() if data is not None else None
-        self._port = port
+        self.settings = self._setup.settings
         self._process = self._new_process(start_timeout_ms, stop_timeout_ms)
+        self._connector = Connector(self._process, self._setup)
         # Held during a start, restart, restore or stop, because several threads can call them. For example, a cancelled
         # `aio.restart()` continues in its thread.
         self._life_cycle = threading.RLock()
-        # Rises at the begin and at the end of each restart and restore, so that it is odd in between.
-        self._restart_phase = 0
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
         self._requests: RequestRecorder | None = None
@@ -125,7 +109,7 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         """`host:port` for a client's bootstrap.servers."""
-        return str(self._ready_value("bootstrap"))
+        return str(self._process.ready_value("bootstrap"))
 
     @property
     def host(self) -> str:
@@ -148,24 +132,14 @@ class Broker:
         """
         from kproc.client.security.written import client_configuration
 
-        return client_configuration(kind, self.bootstrap, self._security(user))
+        return client_configuration(kind, self.bootstrap, self._setup.security(user))
 
     def client_file(self, user: str | None = None) -> Path:
         """Return the path of a properties file for `--command-config` of kproc's and Kafka's commands.
 
         user: one of `users`; by default the first. Raises BrokerFailed without `tls` or `users`. stop() deletes it.
         """
-        if self._throwaway is None:
-            raise BrokerFailed("client_file() needs a broker that runs with tls=True or users=[...]")
-        self._throwaway.security(user)
-        return self._throwaway.client_file(user)
-
-    def _security(self, user: str | None) -> ClientSecurity:
-        from kproc.client.security.settings import parse_client_security
-
-        if self._throwaway is not None:
-            return self._throwaway.security(user)
-        return parse_client_security(self._client)
+        return self._setup.client_file(user)
 
     @property
     def ready(self) -> dict[str, Any]:
@@ -175,17 +149,17 @@ class Broker:
     @property
     def pid(self) -> int:
         """The supervisor's process id."""
-        return int(self._ready_value("pid"))
+        return int(self._process.ready_value("pid"))
 
     @property
     def processes(self) -> list[dict[str, Any]]:
         """Role, index and pid of each process at the time of the start. `kproc status` shows the present ones."""
-        return list(self._ready_value("processes"))
+        return list(self._process.ready_value("processes"))
 
     @property
     def data(self) -> Path:
         """The data directory."""
-        return Path(self._ready_value("data"))
+        return Path(self._process.ready_value("data"))
 
     @property
     def is_running(self) -> bool:
@@ -202,7 +176,7 @@ class Broker:
         if self._faults is None:
             from kproc.client.faults import Faults
 
-            self._faults = Faults(self._connect)
+            self._faults = Faults(self._connector.connect)
         return self._faults
 
     @property
@@ -210,7 +184,7 @@ class Broker:
         """The broker's time: advance or freeze it, so that sessions, transactions and records expire at once."""
         from kproc.client.broker_time import BrokerTime
 
-        return BrokerTime(self._connect)
+        return BrokerTime(self._connector.connect)
 
     @property
     def requests(self) -> RequestRecorder:
@@ -218,7 +192,7 @@ class Broker:
         if self._requests is None:
             from kproc.embedded.requests import RequestRecorder
 
-            self._requests = RequestRecorder(self._connect)
+            self._requests = RequestRecorder(self._connector.connect)
         return self._requests
 
     @property
@@ -235,22 +209,6 @@ class Broker:
 
         return AsyncFaults(self.faults)
 
-    def _connect(self) -> Client:
-        from kproc.client import Client, ConnectionFailed
-
-        phase = self._restart_phase
-        try:
-            security = self._security(None)
-            return Client.connect(self.host, self.port, client_id="kproc-embedded", security=security)
-        except (ConnectionFailed, BrokerFailed) as error:
-            if phase % 2 or phase != self._restart_phase:
-                raise BrokerRestarting("another thread restarts the broker, or restores its state") from error
-            # If the broker has ended, its exit code and log say more than a refused connection.
-            ended = self._process.find_end()
-            if ended is None:
-                raise
-            raise ended from error
-
     # -- roles
 
     def kill_role(self, role: str, index: int = 0, *, wait: bool = True, timeout_s: float = 30.0) -> None:
@@ -264,7 +222,7 @@ class Broker:
         """
         from kproc.embedded.roles import kill_role
 
-        kill_role(self._connect, role, index, wait=wait, timeout_s=timeout_s)
+        kill_role(self._connector.connect, role, index, wait=wait, timeout_s=timeout_s)
 
     def pause_role(
         self, role: str, index: int = 0, *, wait: bool = True, timeout_s: float = 30.0
@@ -289,7 +247,7 @@ class Broker:
     def _new_pauses(self) -> PausedRoles:
         from kproc.embedded.roles import PausedRoles
 
-        return PausedRoles(self._connect)
+        return PausedRoles(self._connector.connect)
 
     def wait_until_idle(self, seconds: float = 10.0) -> None:
         """Wait until the broker has finished what clients have requested, and its own work on logs.
@@ -303,8 +261,8 @@ class Broker:
         """
         from kproc.embedded.idle import wait_until_idle
 
-        self._ready_value("pid")
-        wait_until_idle(self._connect, seconds)
+        self._process.ready_value("pid")
+        wait_until_idle(self._connector.connect, seconds)
 
     # -- state of the data
 
@@ -351,14 +309,11 @@ class Broker:
         At the end continue a recording of requests, before the caller can send any. Ignore an error: the next read of
         the recording raises it.
         """
-        self._restart_phase += 1
-        try:
+        with self._connector.restarting():
             yield
             if self._requests is not None:
                 with suppress(ClientError, BrokerFailed):
                     self._requests.catch_up()
-        finally:
-            self._restart_phase += 1
 
     def _finish_faults(self) -> None:
         """Keep the counts of the fault rules and resume paused roles, because the roles are about to end."""
@@ -369,11 +324,11 @@ class Broker:
                 paused.resume_all()
 
     def _broker_state(self) -> BrokerState:
-        self._ready_value("pid")
+        self._process.ready_value("pid")
         if self._state is None:
             from kproc.embedded.state import BrokerState
 
-            self._state = BrokerState(self._connect, self._process)
+            self._state = BrokerState(self._connector.connect, self._process)
         return self._state
 
     # -- topics
@@ -382,13 +337,13 @@ class Broker:
         """Return a view of a topic, whose `records()` reads its log without a client library."""
         from kproc.embedded.topic_records import BrokerTopic
 
-        return BrokerTopic(self._connect, name)
+        return BrokerTopic(self._connector.connect, name)
 
     def group(self, name: str) -> BrokerGroup:
         """Return a view of a group, which need not exist yet: its state, members, offsets and lag."""
         from kproc.embedded.group_view import BrokerGroup
 
-        return BrokerGroup(self._connect, name)
+        return BrokerGroup(self._connector.connect, name)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
@@ -396,24 +351,19 @@ class Broker:
         """Create a topic and return when every client can find it. Raises RuntimeError with the broker's reason."""
         from kproc.embedded import topic_changes
 
-        topic_changes.create_topic(self._connect, name, partitions, configs or {})
+        topic_changes.create_topic(self._connector.connect, name, partitions, configs or {})
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records. Raises RuntimeError with the broker's reason."""
         from kproc.embedded import topic_changes
 
-        topic_changes.delete_topic(self._connect, name)
+        topic_changes.delete_topic(self._connector.connect, name)
 
     def configure_group(self, name: str, configs: Mapping[str, object]) -> None:
         """Set configs of a group, which need not exist yet. Raises RuntimeError with the broker's reason."""
         from kproc.embedded import topic_changes
 
-        topic_changes.configure_group(self._connect, name, configs)
-
-    def _ready_value(self, key: str) -> Any:
-        if not self._process.ready:
-            raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
-        return self._process.ready[key]
+        topic_changes.configure_group(self._connector.connect, name, configs)
 
     # -- start and stop
 
@@ -426,8 +376,8 @@ class Broker:
                 raise BrokerFailed("the broker is running already")
             try:
                 directory = self._process.prepare()
-                self._make_security(directory)
-                self._process.start(self._command(directory))
+                self._setup.make_security(directory)
+                self._process.start(self._setup.start_command(directory))
             except OSError as error:
                 self._stop(graceful=False)
                 raise BrokerFailed(
@@ -464,7 +414,7 @@ class Broker:
         try:
             failure = self._process.suspend(kill=kill)
             with reserved_ports(ready):
-                self._process.start(self._command(directory, ready))
+                self._process.start(self._setup.start_command(directory, ready))
         except BaseException:
             self._stop(graceful=False)
             raise
@@ -477,7 +427,7 @@ class Broker:
         Needs `Broker(power_loss=True)`. Records that were acknowledged with acks=all stay, unless kproc.flush=none.
         Errors and fault rules are as for restart().
         """
-        if not self._has_power_loss:
+        if not self._setup.has_power_loss:
             raise UnsupportedOperation(
                 "lose_power() needs a record of what was synced: start it with Broker(power_loss=True)"
             )
@@ -486,23 +436,6 @@ class Broker:
             if self._process.directory is not None and self._process.find_end() is None:
                 (self._process.directory / POWER_DIRECTORY / LOSE_POWER_FILE).touch()
             self._restart(kill=True)
-
-    def _make_security(self, directory: Path) -> None:
-        """Create certificates and users if the arguments `tls` or `users` request them."""
-        if self._has_tls or self._users:
-            from kproc.client.security.throwaway import make_throwaway
-
-            where = directory / "security"
-            self._throwaway = make_throwaway(where, has_tls=self._has_tls, users=self._users)
-
-    def _command(self, directory: Path, last: Mapping[str, Any] | None = None) -> list[str]:
-        """Return the command that serves. last: the ready file of the last start, whose ports it uses again."""
-        port = self._port if last is None else int(last["bootstrap"].rpartition(":")[2])
-        own = {"kproc.temporary.directory": str(directory)}
-        if self._has_power_loss:
-            own["kproc.faults.power.directory"] = str(directory / POWER_DIRECTORY)
-        settings = start_settings(own | self.settings, port=port, throwaway=self._throwaway, last=last)
-        return serve_command(settings, directory, self._given_data or directory / "data")
 
     def stop(self) -> None:
         """Stop the broker: SIGTERM, a bounded wait, then SIGKILL to its whole session. Delete temporary data.
@@ -545,7 +478,7 @@ class Broker:
                 self._state.discard_snapshots()  # The broker's snapshots end with its process.
             if self._faults is not None:
                 self._faults.release()  # Fault rules end with the broker.
-            self._throwaway = None
+            self._setup.discard_security()
 
     def __enter__(self) -> Self:
         return self.start()

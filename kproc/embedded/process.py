@@ -107,6 +107,12 @@ class BrokerProcess:
         """Return the last lines of the broker's stderr, also after it has stopped."""
         return _tail(self._log) if self._log >= 0 else self._last_log
 
+    def ready_value(self, key: str) -> Any:
+        """Return a value of the ready file. Raises BrokerFailed if the broker does not run."""
+        if not self.ready:
+            raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
+        return self.ready[key]
+
     def prepare(self) -> Path:
         """Create the temporary directory and in it the file for the broker's stderr. Return the directory."""
         self._owner_pid = os.getpid()

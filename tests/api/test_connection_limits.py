@@ -73,7 +73,7 @@ def connect() -> Iterator[Callable[..., Client]]:
 
 def ports(broker: BrokerUnderTest) -> list[int]:
     """The ports of all listeners, in their order."""
-    listeners = broker._broker._ready_value("listeners")  # type: ignore[attr-defined]
+    listeners = broker._broker.ready["listeners"]  # type: ignore[attr-defined]
     return [int(each["bound"].rpartition(":")[2]) for each in listeners.values()]
 
 

@@ -20,6 +20,7 @@ from kproc.client import Client, ClientError
 from kproc.client.faults import Faults
 from kproc.common.sessions import session_members, stat_fields, wait_ended, wait_session_ends
 from kproc.embedded import Broker, BrokerFailed, process
+from kproc.embedded.setup import BrokerSetup
 from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 
@@ -89,7 +90,7 @@ def test_start_failure_reason_survives_removed_directory(scratch, obstacle):
 def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
     # A shell, because on a busy machine Python takes longer to start than the broker is waited for.
     sleeper = ["sh", "-c", "printf hello >&2; exec sleep 600"]
-    monkeypatch.setattr(Broker, "_command", lambda self, directory: sleeper)
+    monkeypatch.setattr(BrokerSetup, "start_command", lambda self, directory: sleeper)
     broker = Broker(start_timeout_ms=1_000)
     with pytest.raises(BrokerFailed, match="was not ready in 1000 ms; its stderr:\nhello"):
         broker.start()
@@ -115,8 +116,8 @@ while True:
 )
 def test_session_that_does_not_end_is_killed_and_reported(scratch, monkeypatch, behaviour, complaint):
     monkeypatch.setattr(
-        Broker,
-        "_command",
+        BrokerSetup,
+        "start_command",
         lambda self, directory: [sys.executable, "-c", SLOW_TO_DIE, behaviour, str(directory / "ready.json")],
     )
     stop_ms = stretched(300)
@@ -135,8 +136,8 @@ def test_session_that_does_not_end_is_killed_and_reported(scratch, monkeypatch, 
 def test_slow_directory_removal_after_end_is_no_failure(scratch, monkeypatch):
     """Thousands of partitions on a busy machine: whoever stops it removes the directory, too."""
     monkeypatch.setattr(
-        Broker,
-        "_command",
+        BrokerSetup,
+        "start_command",
         lambda self, directory: [sys.executable, "-c", SLOW_TO_DIE, "stay", str(directory / "ready.json")],
     )
     broker = Broker(stop_timeout_ms=300).start()
@@ -238,8 +239,8 @@ def test_restart_without_its_temporary_directory_says_so(scratch):
 
 def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
     monkeypatch.setattr(
-        Broker,
-        "_command",
+        BrokerSetup,
+        "start_command",
         lambda self, directory: [sys.executable, "-c", SLOW_TO_DIE, "leave", str(directory / "ready.json")],
     )
     with pytest.raises(KeyError) as caught, Broker(stop_timeout_ms=stretched(300)):

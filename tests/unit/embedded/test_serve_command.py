@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
 from kproc.client.security.throwaway import Throwaway
 from kproc.embedded import Broker
-from kproc.embedded.process import READY_FILE
 from kproc.embedded.serve_command import serve_command, settings_for_tests, start_settings
 
 _JAAS = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
@@ -28,26 +26,6 @@ def test_only_data_that_outlive_the_broker_are_synced() -> None:
     assert settings_for_tests({}, None, syncs=False)["kproc.flush"] == "none"
     assert "kproc.flush" not in settings_for_tests({}, None, syncs=True)
     assert settings_for_tests({"kproc.flush": "always"}, None, syncs=False)["kproc.flush"] == "always"
-
-
-def test_settings_become_arguments(tmp_path: Path) -> None:
-    broker = Broker(
-        {"num.io.threads": 2, "auto.create.topics.enable": False, "ssl.cipher.suites": ["a", "b"]},
-        transport="thread",
-        data="here",
-    )
-    command = broker._command(tmp_path)
-    assert command[command.index("--data") + 1] == str(Path("here").absolute())
-    assert command[command.index("--ready-file") + 1] == str(tmp_path / READY_FILE)
-    assert command[command.index("--exit-with-parent") + 1] == str(os.getpid())
-    assert sets_of(command) >= {
-        "num.io.threads=2",
-        "auto.create.topics.enable=false",
-        "kproc.transport=thread",
-        "ssl.cipher.suites=a,b",
-        "listeners=PLAINTEXT://127.0.0.1:0",
-        f"kproc.temporary.directory={tmp_path}",
-    }
 
 
 def test_log_dirs_setting_replaces_the_data_argument(tmp_path: Path) -> None:
