@@ -59,7 +59,7 @@ class GroupRig:
         self.group = ConsumerGroup(self._make_state(), self.environment)
 
     def _make_state(self) -> ConsumerGroupState:
-        return ConsumerGroupState("g", self.environment.cluster.large_contents)
+        return ConsumerGroupState("g", self.environment.cluster.member_memory)
 
     def _match(self, expression: str, _client: Identity) -> frozenset[str]:
         return frozenset(

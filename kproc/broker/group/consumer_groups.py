@@ -98,12 +98,12 @@ class ConsumerGroups:
         # Empty classic groups that a joining member replaces by a consumer group. They come back if its heartbeat is
         # rejected.
         self._replaced: dict[str, Group] = {}
-        self._large_contents = cluster.large_contents
+        self._member_memory = cluster.member_memory
         self._replay = StateReplay(self._make_state)
         self._rebalances = 0
 
     def _make_state(self, group_id: str) -> ConsumerGroupState:
-        return ConsumerGroupState(group_id, self._large_contents)
+        return ConsumerGroupState(group_id, self._member_memory)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol.
@@ -234,8 +234,8 @@ class ConsumerGroups:
             check_size(group.member_count, self._config)
         records = upgrade_records(group, self._topics, self._timing.wall_ms())
         # Topic names take more memory than the metadata from which they are decoded.
-        self._large_contents.check_room(
-            *(value.content for _key, value in records if isinstance(value, MemberMetadata))
+        self._member_memory.check_room(
+            *(value.content for _key, value in records if isinstance(value, MemberMetadata)),
         )
         state = self._make_state(group_id)
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]

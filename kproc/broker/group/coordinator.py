@@ -106,7 +106,7 @@ class GroupCoordinator:
         # Groups without a record in the log; the oldest first.
         self._unwritten: dict[str, None] = {}
         self._classic = ClassicGroups(self, self._groups, self._unwritten, config, timing, log)
-        self._classic.environment.large_contents = cluster.large_contents
+        self._classic.environment.member_memory = cluster.member_memory
         self._consumers = ConsumerGroups(
             self._groups, self._unwritten, config, cluster, timing, log, self._classic.environment
         )

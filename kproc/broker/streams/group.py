@@ -114,7 +114,7 @@ class StreamsGroup:
         self._environment = environment
         self._deadlines: MemberDeadlines[StreamsGroupMember] = MemberDeadlines()
         self.computation = TargetComputation(self.group_id, self._deadlines)
-        self._memory = StreamsMemory(state, environment.cluster.large_contents)
+        self._memory = StreamsMemory(state, environment.cluster.member_memory)
         self._fitted = FittedTopology(environment.cluster.topics, self._memory)
         self._delay_end_ms = 0  # Time at which the initial rebalance delay ends.
         self._endpoint_epoch = 0

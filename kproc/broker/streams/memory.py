@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from sys import getsizeof
 from typing import Final
 
-from kproc.broker.coordinator.large_contents import GroupContent, LargeContent, LargeContents
+from kproc.broker.coordinator.member_memory import (
+    GroupContent,
+    HeldMemory,
+    MemberMemory,
+    member_bytes,
+)
 from kproc.broker.streams.records import StreamsMember
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
 from kproc.broker.streams.tasks import Task
@@ -28,12 +33,12 @@ class StreamsMemory:
 
     __slots__ = ("_contents", "_group_id", "_topology")
 
-    def __init__(self, state: StreamsGroupState, contents: LargeContents) -> None:
+    def __init__(self, state: StreamsGroupState, contents: MemberMemory) -> None:
         self._group_id = state.group_id
         self._contents = contents
-        self._topology: LargeContent[GroupContent] | None = None
+        self._topology: HeldMemory[GroupContent] | None = None
         if state.topology is not None:
-            self._topology = contents.share(self._content_of(state.topology, state.target_task_count))
+            self._topology = contents.hold(self._content_of(state.topology, state.target_task_count))
         for member in state.members.values():
             self._count_member(member)
 
@@ -43,8 +48,8 @@ class StreamsMemory:
         Raises GROUP_MAX_SIZE_REACHED if they have grown beyond the limit. Then the former ones count.
         """
         content = self._content_of(topology, task_count)
-        self._check_growth(content, self._topology)
-        self._topology = self._contents.share(content)
+        self._contents.check_room(content, replaced=self._topology)
+        self._topology = self._contents.hold(content)
 
     def check_member(self, member_id: str, known: StreamsGroupMember | None, metadata: StreamsMember) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if the metadata of a member have grown beyond the limit.
@@ -56,8 +61,9 @@ class StreamsMemory:
             held = None
             if known is not None:
                 size += _bytes_of_offsets(known)
-                held = known.large
-            self._check_growth(GroupContent(self._group_id, member_id, size), held)
+                held = known.held
+            content = GroupContent(self._group_id, member_id, size)
+            self._contents.check_room(content, own_bytes=member_bytes(), replaced=held)
 
     def set_offsets(
         self,
@@ -74,20 +80,16 @@ class StreamsMemory:
         if end_offsets is not None:
             member.task_end_offsets = end_offsets
         content = GroupContent(self._group_id, member.member_id, _bytes_of(member))
-        if not self._contents.has_room(content, replaced=member.large):
+        if not self._contents.has_room(content, own_bytes=member_bytes(), replaced=member.held):
             member.task_offsets = member.task_end_offsets = {}
         self._count_member(member)
 
     def _count_member(self, member: StreamsGroupMember) -> None:
         content = GroupContent(self._group_id, member.member_id, _bytes_of(member))
-        member.large = self._contents.share(content)
+        member.held = self._contents.hold(content, member_bytes())
 
     def _content_of(self, topology: Topology, task_count: int) -> GroupContent:
         return GroupContent(self._group_id, "", topology.memory_bytes + TASK_BYTES * task_count)
-
-    def _check_growth(self, content: GroupContent, held: LargeContent[GroupContent] | None) -> None:
-        if held is None or content.size > held.size:
-            self._contents.check_room(content, replaced=held)
 
 
 def _bytes_of(member: StreamsGroupMember) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from sys import getsizeof
 from typing import Final
 
-from kproc.broker.coordinator.large_contents import GroupContent, LargeContent
 from kproc.broker.coordinator.member_deadlines import TimedMember
+from kproc.broker.coordinator.member_memory import GroupContent, HeldMemory
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.streams.reconciliation import Holders, StreamsMemberState
 from kproc.broker.streams.records import (
@@ -36,13 +36,13 @@ class StreamsGroupMember(TimedMember):
     Deadlines and offsets are in memory only.
     """
 
-    __slots__ = ("large", "metadata", "metadata_bytes", "state", "task_end_offsets", "task_offsets")
+    __slots__ = ("held", "metadata", "metadata_bytes", "state", "task_end_offsets", "task_offsets")
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.metadata: StreamsMember | None = None  # None only while the log is replayed.
         self.metadata_bytes = 0  # The memory of the metadata and of the member's id.
-        self.large: LargeContent[GroupContent] | None = None  # Counts metadata and offsets if they are large.
+        self.held: HeldMemory[GroupContent] | None = None  # Counts the memory of the member.
         self.state = StreamsMemberState(0)
         self.task_offsets: Mapping[Task, int] = {}
         self.task_end_offsets: Mapping[Task, int] = {}

@@ -84,7 +84,7 @@ class ClassicGroup:
         if snapshot.protocol_name is not None and snapshot.protocol_type:
             for each in snapshot.members:
                 member = Member.from_snapshot(each, snapshot.protocol_name)
-                member.share_protocols(state.environment.large_contents)
+                member.hold_memory(state.environment.member_memory)
                 roster.add(member)
                 yield _RESTORE_COST
         if snapshot.leader in roster.members:

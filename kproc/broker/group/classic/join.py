@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_contents import SubscriptionContent
+from kproc.broker.coordinator.member_memory import SubscriptionContent, member_bytes
 from kproc.broker.group.classic.members import Member, bytes_of
 from kproc.broker.group.classic.rebalance import ClassicRebalance
 from kproc.broker.group.classic.state import ClassicState, GroupState
@@ -22,7 +22,7 @@ from kproc.broker.group.messages import (
     SyncResult,
     join_failed,
 )
-from kproc.common.bounded import NAME_MAX
+from kproc.common.bounded import NAME_MAX, short_name
 from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import shortened
 
@@ -93,11 +93,18 @@ class ClassicJoin:
             self._join_known(request, now_ms, reply)
 
     def _has_room(self, request: JoinRequest) -> bool:
-        """Return True if memory permits the request's protocols. All long ones in a Handler share one limit."""
-        member = self._state.roster.members.get(request.member_id)
-        return self._state.environment.large_contents.has_room(
+        """Return True if the Handler has memory for the member and its protocols."""
+        roster = self._state.roster
+        instance_id = request.group_instance_id
+        # A static member that returns without its member id replaces itself.
+        member = roster.members.get(roster.static_ids.get(instance_id or "", request.member_id))
+        own_bytes = member_bytes(
+            request.member_id, instance_id, short_name(request.client_id), request.client_host
+        )
+        return self._state.environment.member_memory.has_room(
             SubscriptionContent(protocols=request.protocols),
-            replaced=None if member is None else member.large,
+            own_bytes=own_bytes,
+            replaced=None if member is None else member.held,
         )
 
     # group.max.size.
@@ -169,7 +176,7 @@ class ClassicJoin:
         member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.mark_newcomer()
         state.roster.add(member)
-        member.share_protocols(state.environment.large_contents)
+        member.hold_memory(state.environment.member_memory)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")
 
@@ -201,7 +208,7 @@ class ClassicJoin:
     ) -> None:
         state = self._state
         state.roster.update(member, request)
-        member.share_protocols(state.environment.large_contents)
+        member.hold_memory(state.environment.member_memory)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, reason)
 
@@ -220,7 +227,7 @@ class ClassicJoin:
         )
         self._fence(member, member_id)
         state.roster.update(member, request)
-        member.share_protocols(state.environment.large_contents)
+        member.hold_memory(state.environment.member_memory)
         state.roster.await_join(member, reply)
         state.renew(member, now_ms)
         if state.current is GroupState.PREPARING_REBALANCE:

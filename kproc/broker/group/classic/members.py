@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from kproc.broker.coordinator.large_contents import (
-    LargeContent,
-    LargeContents,
+from kproc.broker.coordinator.member_memory import (
+    HeldMemory,
+    MemberMemory,
     SubscriptionContent,
+    member_bytes,
 )
 from kproc.broker.group.messages import JoinReply, JoinRequest, JoinResult, SyncReply, join_failed
 from kproc.broker.group.records import MemberSnapshot
@@ -36,9 +37,9 @@ class Member:
         "client_id",
         "deadline_ms",
         "group_instance_id",
+        "held",
         "is_new",
         "join_reply",
-        "large",
         "member_id",
         "protocols",
         "rebalance_timeout_ms",
@@ -56,7 +57,9 @@ class Member:
         self.rebalance_timeout_ms = 0
         self.session_timeout_ms = 0
         self.protocols: tuple[tuple[str, bytes], ...] = ()
-        self.large: LargeContent[SubscriptionContent] | None = None  # Counts the protocols if they are long.
+        self.held: HeldMemory[SubscriptionContent] | None = (
+            None  # Counts its memory. None before `hold_memory`.
+        )
         self.assignment = b""
         # True until its first join is answered. Its client knows no member id yet, or has never used it, so it sends no
         # heartbeats.
@@ -92,11 +95,18 @@ class Member:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
 
-    def share_protocols(self, subscriptions: LargeContents) -> None:
-        """Share long protocols with members that have equal ones, so that their memory is counted once."""
-        self.large = subscriptions.share(SubscriptionContent(protocols=self.protocols))
-        if self.large is not None:
-            self.protocols = self.large.content.protocols
+    def hold_memory(self, memory: MemberMemory) -> None:
+        """Count the memory of the member. Share long protocols with members that have equal ones."""
+        own_bytes = member_bytes(self.member_id, self.group_instance_id, self.client_id, self.client_host)
+        self.held = memory.hold(SubscriptionContent(protocols=self.protocols), own_bytes)
+        self.protocols = self.held.content.protocols
+        self.held.count_assignment(len(self.assignment))
+
+    def assign(self, assignment: bytes) -> None:
+        """Store the assignment of the group's generation, and count its memory."""
+        self.assignment = assignment
+        if self.held is not None:
+            self.held.count_assignment(len(assignment))
 
     def renew(self, now_ms: int) -> None:
         """Restart the session, because the member has sent a request."""

@@ -258,7 +258,7 @@ class ClassicRebalance:
         """Answer all waiting SyncGroups with `code` and clear the assignments. The clients join again."""
         state = self._state
         for member in list(state.roster.members.values()):
-            member.assignment = b""
+            member.assign(b"")
             if state.answer_sync(member, SyncResult(code)):
                 state.renew(member, now_ms)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_contents import GroupContent, LargeContent, LargeContents
+from kproc.broker.coordinator.member_memory import GroupContent, HeldMemory, MemberMemory
 from kproc.broker.coordinator.rules import write_error
 from kproc.broker.group.classic.members import NEVER_MS, Member, Roster
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
@@ -94,14 +94,14 @@ class GroupEnvironment(msgspec.Struct):
     # Called with (group id, member id) when a client got a member id with MEMBER_ID_REQUIRED.
     on_pending: Callable[[str, str], None] = lambda _group_id, _member_id: None
     # One for all coordinators of a Handler.
-    large_contents: LargeContents = msgspec.field(default_factory=LargeContents)
+    member_memory: MemberMemory = msgspec.field(default_factory=MemberMemory)
 
 
 class ClassicState:
     """The fields of one group, its pending writes, and its descriptions for other requests."""
 
     __slots__ = (
-        "_large_topics", "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment",
+        "_held_topics", "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment",
         "generation", "group_id", "protocol_name", "roster", "subscribed_topics", "wake_ms",
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ class ClassicState:
         self.roster = Roster()
         # The topics that the members subscribe to. None if they are unknown, or if the group is no consumer group.
         self.subscribed_topics: frozenset[str] | None = None
-        self._large_topics: LargeContent[GroupContent] | None = None  # Counts these topics if they are many.
+        self._held_topics: HeldMemory[GroupContent] | None = None  # Counts these topics.
         self.current_state_timestamp_ms = environment.wall_ms()
         # The time of the next tick. No deadline is earlier. Heartbeats move deadlines to a later time without changing
         # this; the next tick does.
@@ -202,12 +202,12 @@ class ClassicState:
 
         A name of one letter takes 20 times the memory of its bytes in the metadata.
         """
-        contents = self.environment.large_contents
+        contents = self.environment.member_memory
         content = GroupContent(self.group_id, "", getsizeof(topics) + sum(map(getsizeof, topics or ())))
-        if not contents.has_room(content, replaced=self._large_topics):
+        if not contents.has_room(content, replaced=self._held_topics):
             topics = None
         self.subscribed_topics = topics
-        self._large_topics = None if topics is None else contents.share(content)
+        self._held_topics = None if topics is None else contents.hold(content)
 
     # Answers.
 

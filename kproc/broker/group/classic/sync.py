@@ -5,6 +5,7 @@ The rules are those of Kafka's GroupMetadataManager.classicGroupSync.
 
 from __future__ import annotations
 
+from kproc.broker.coordinator.member_memory import counted_bytes
 from kproc.broker.group.classic.members import Member
 from kproc.broker.group.classic.rebalance import ClassicRebalance
 from kproc.broker.group.classic.state import ClassicState, GroupState
@@ -51,7 +52,7 @@ class ClassicSync:
         # Only the leader sends assignments. `_assigning` keeps a repeated SyncGroup of the leader from writing the
         # generation twice.
         if state.roster.leader == member.member_id and self._assigning != state.generation:
-            self._assign(dict(request.assignments))
+            self._assign(dict(request.assignments), now_ms)
 
     def _sync_refusal(self, request: SyncRequest) -> ErrorCode:
         state = self._state
@@ -76,13 +77,29 @@ class ClassicSync:
         state = self._state
         return SyncResult(ErrorCode.NONE, state.roster.protocol_type, state.protocol_name, member.assignment)
 
-    def _assign(self, assignments: dict[str, bytes]) -> None:
+    def _has_room(self, assignments: dict[str, bytes]) -> bool:
+        """Return True if the Handler has memory for an assignment of this size."""
+        members = self._state.roster.members.values()
+        added = sum(
+            counted_bytes(len(assignments.get(member.member_id, b""))) - counted_bytes(len(member.assignment))
+            for member in members
+        )
+        return added <= 0 or self._state.environment.member_memory.limit.has_room(added)
+
+    def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
         """Write the leader's assignment, then answer the SyncGroup of each member.
 
-        A member that the leader has left out gets an empty assignment.
+        A member that the leader has left out gets an empty assignment. If the assignment has no room in memory, answer
+        with GROUP_MAX_SIZE_REACHED instead, and rebalance.
         """
         state = self._state
         self._assigning = generation = state.generation
+        if not self._has_room(assignments):
+            # The error ends the consumers, as it does for a JoinGroup. If they joined again, the leader would repeat
+            # the assignment.
+            self._rebalance.fail_syncs(ErrorCode.GROUP_MAX_SIZE_REACHED, now_ms)
+            self._rebalance.prepare(now_ms, "the assignment has no room in the memory of all groups")
+            return
 
         def then(code: int, now_ms: int) -> None:
             if state.current is not GroupState.COMPLETING_REBALANCE or state.generation != generation:
@@ -93,7 +110,7 @@ class ClassicSync:
                 return
             state.enter(GroupState.STABLE)
             for member in list(state.roster.members.values()):
-                member.assignment = assignments.get(member.member_id, b"")
+                member.assign(assignments.get(member.member_id, b""))
                 if state.answer_sync(member, self._assigned(member)):
                     state.renew(member, now_ms)
 

@@ -172,8 +172,11 @@ class ConsumerGroup:
         """
         before = None if known is None else known.metadata
         if updated != before:
-            large = None if known is None else known.large
-            self.state.large_contents.check_room(updated.content, replaced=large)
+            self.state.member_memory.check_room(
+                updated.content,
+                own_bytes=updated.own_bytes(member_id),
+                replaced=None if known is None else known.held,
+            )
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
         records: list[ConsumerRecord] = []

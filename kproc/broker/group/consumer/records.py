@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_contents import SubscriptionContent
+from kproc.broker.coordinator.member_memory import SubscriptionContent, member_bytes
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
@@ -84,6 +84,11 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def content(self) -> SubscriptionContent:
         """The topic names and the classic protocols, which can be long, so that equal ones are shared."""
         return SubscriptionContent(self.topic_names, () if self.classic is None else self.classic.protocols)
+
+    def own_bytes(self, member_id: str) -> int:
+        """Return the memory of a member with this metadata, without its `content`."""
+        texts = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_regex)
+        return member_bytes(member_id, *texts)
 
     def with_content(self, content: SubscriptionContent) -> MemberMetadata:
         """Return a copy that refers to an equal content, which other members share."""

@@ -7,10 +7,17 @@ order, and no tombstones. A replay can therefore meet a member's state before it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from sys import getsizeof
 from typing import Final
 
-from kproc.broker.coordinator.large_contents import LargeContent, LargeContents, SubscriptionContent
 from kproc.broker.coordinator.member_deadlines import TimedMember
+from kproc.broker.coordinator.member_memory import (
+    PARTITION_BYTES,
+    HeldMemory,
+    MemberMemory,
+    SubscriptionContent,
+)
+from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.records import (
@@ -38,12 +45,12 @@ _FIRST_TARGET_EPOCH: Final = TargetEpoch(1)
 class ConsumerMember(TimedMember):
     """One member: its two records, and its deadlines."""
 
-    __slots__ = ("large", "metadata", "state")
+    __slots__ = ("held", "metadata", "state")
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.metadata: MemberMetadata | None = None  # None only while the log is replayed.
-        self.large: LargeContent[SubscriptionContent] | None = None  # Counts the subscription if it is long.
+        self.held: HeldMemory[SubscriptionContent] | None = None  # Counts the memory of the member.
         self.state = MemberState(0)
 
     @property
@@ -56,26 +63,28 @@ class ConsumerGroupState:
     """The epochs, members, assignments and expressions of one group."""
 
     __slots__ = (
+        "_expression_memory",
         "_targets",
         "epoch",
         "expressions",
         "group_id",
         "instance_ids",
-        "large_contents",
+        "member_memory",
         "members",
         "owners",
         "subscriptions",
         "target_epoch",
     )
 
-    def __init__(self, group_id: str, large_contents: LargeContents | None = None) -> None:
+    def __init__(self, group_id: str, member_memory: MemberMemory | None = None) -> None:
         self.group_id = group_id
-        self.large_contents = LargeContents() if large_contents is None else large_contents
+        self.member_memory = MemberMemory() if member_memory is None else member_memory
         self.epoch = GroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ConsumerMember] = {}
         self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self.expressions: dict[str, ExpressionTopics] = {}
+        self._expression_memory = CountedMemory(self.member_memory.limit)
         self.owners: dict[
             tuple[bytes, int], str
         ] = {}  # Owned partitions, also those that wait for a revocation.
@@ -206,8 +215,10 @@ class ConsumerGroupState:
                 self._set_state(self._member(key.name), value)
             case MemberTarget():
                 self._targets[key.name] = value.partitions
+                self._count_target(key.name)
             case ExpressionTopics():
                 self.expressions[key.name] = value
+                self._count_expressions()
             case None:
                 self._remove(key)
 
@@ -224,14 +235,26 @@ class ConsumerGroupState:
             # Keep the instance id if a successor of the static member has it by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
                 del self.instance_ids[instance_id]
-        member.large = None if metadata is None else self.large_contents.share(metadata.content)
-        if metadata is not None and member.large is not None:
-            metadata = metadata.with_content(member.large.content)
-        member.metadata = metadata
+        member.held = member.metadata = None
         if metadata is not None:
+            member.held = self.member_memory.hold(metadata.content, metadata.own_bytes(member.member_id))
+            member.metadata = metadata = metadata.with_content(member.held.content)
+            self._count_target(member.member_id)
             self.subscriptions.add(metadata)
             if metadata.instance_id is not None:
                 self.instance_ids[metadata.instance_id] = member.member_id
+
+    def _count_expressions(self) -> None:
+        """Count the memory of the topic names that match the expressions. It is never rejected."""
+        names = [found.topic_names for found in self.expressions.values()]
+        self._expression_memory.resize(sum(map(getsizeof, names)))
+
+    def _count_target(self, member_id: str) -> None:
+        """Count the memory of a member's target assignment. It is never rejected, because the broker computes it."""
+        member = self.members.get(member_id)
+        if member is not None and member.held is not None:
+            partitions = sum(map(len, self.target_of(member_id).values()))
+            member.held.count_assignment(partitions * PARTITION_BYTES)
 
     def _set_state(self, member: ConsumerMember, state: MemberState) -> None:
         for partition in _partitions_of(member.state):
@@ -253,6 +276,7 @@ class ConsumerGroupState:
                 self._set_metadata(self.members.pop(key.name), None)
             case ConsumerRecordType.EXPRESSION:
                 self.expressions.pop(key.name, None)
+                self._count_expressions()
 
 
 def _partitions_of(state: MemberState) -> Iterator[tuple[bytes, int]]:

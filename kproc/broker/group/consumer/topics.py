@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from kproc.broker.coordinator.large_contents import LargeContents
+from kproc.broker.coordinator.member_memory import MemberMemory
 from kproc.broker.share.membership.share_states import NO_SHARE_STATES, ShareStates
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ConsumerCluster(msgspec.Struct, frozen=True):
     match_topics: Callable[[str, Identity], frozenset[str] | None]
     share_states: ShareStates = NO_SHARE_STATES
     # One for all group coordinators of a Handler.
-    large_contents: LargeContents = msgspec.field(default_factory=LargeContents)
+    member_memory: MemberMemory = msgspec.field(default_factory=MemberMemory)
 
     def config_number(self, group_id: str, name: str, default: int) -> int:
         """Return a config of a group that is a number. `default`: the broker's static setting."""

@@ -179,8 +179,11 @@ class ShareGroup:
         )
         if updated != known:
             member = self.state.members.get(request.member_id)
-            large = None if member is None else member.large
-            self.state.large_contents.check_room(updated.content, replaced=large)
+            self.state.member_memory.check_room(
+                updated.content,
+                own_bytes=updated.own_bytes(request.member_id),
+                replaced=None if member is None else member.held,
+            )
             self._append([(self._key(ShareRecordType.MEMBER, request.member_id), updated)])
         return known is None or names != known.topic_names
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_contents import SubscriptionContent
+from kproc.broker.coordinator.member_memory import SubscriptionContent, member_bytes
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
@@ -57,6 +57,10 @@ class ShareSubscription(msgspec.Struct, frozen=True, kw_only=True):
     def content(self) -> SubscriptionContent:
         """The part that can be long: the topic names."""
         return SubscriptionContent(self.topic_names)
+
+    def own_bytes(self, member_id: str) -> int:
+        """Return the memory of a member with this subscription, without its `content`."""
+        return member_bytes(member_id, self.rack_id, self.client_id, self.client_host)
 
 
 class ShareEpoch(msgspec.Struct, frozen=True):

@@ -71,12 +71,12 @@ class ShareGroups:
         self._timing = timing
         self._log = log
         self._environment = ShareGroupEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
-        self._large_contents = cluster.large_contents
+        self._member_memory = cluster.member_memory
         self._replay = StateReplay(self._make_state)
         self._rebalances = 0
 
     def _make_state(self, group_id: str) -> ShareGroupState:
-        return ShareGroupState(group_id, self._large_contents)
+        return ShareGroupState(group_id, self._member_memory)
 
     def find(self, group_id: str) -> ShareGroup | None:
         """Return a share group. None if no group has this id, or if the group has another protocol."""

@@ -12,8 +12,13 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.coordinator.large_contents import LargeContent, LargeContents, SubscriptionContent
 from kproc.broker.coordinator.member_deadlines import TimedMember
+from kproc.broker.coordinator.member_memory import (
+    PARTITION_BYTES,
+    HeldMemory,
+    MemberMemory,
+    SubscriptionContent,
+)
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
     NamedPartitions,
@@ -36,12 +41,12 @@ _FIRST_TARGET_EPOCH: Final = ShareTargetEpoch(1)
 class ShareMember(TimedMember):
     """One member: its two records, and its deadlines. It has no rebalance timeout."""
 
-    __slots__ = ("large", "state", "subscription")
+    __slots__ = ("held", "state", "subscription")
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
         self.subscription: ShareSubscription | None = None  # None only while the log is replayed.
-        self.large: LargeContent[SubscriptionContent] | None = None  # Counts the subscription if it is long.
+        self.held: HeldMemory[SubscriptionContent] | None = None  # Counts the memory of the member.
         self.state = ShareMemberState(0)
 
 
@@ -52,16 +57,16 @@ class ShareGroupState:
         "_name_users",
         "epoch",
         "group_id",
-        "large_contents",
+        "member_memory",
         "members",
         "target_epoch",
         "targets",
         "topics",
     )
 
-    def __init__(self, group_id: str, large_contents: LargeContents | None = None) -> None:
+    def __init__(self, group_id: str, member_memory: MemberMemory | None = None) -> None:
         self.group_id = group_id
-        self.large_contents = LargeContents() if large_contents is None else large_contents
+        self.member_memory = MemberMemory() if member_memory is None else member_memory
         self.epoch = ShareEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ShareMember] = {}
@@ -116,6 +121,7 @@ class ShareGroupState:
                 self._member(key.name).state = value
             case ShareTarget():
                 self.targets[key.name] = value.partitions
+                self._count_target(key.name)
             case ShareTopics():
                 self.topics = value
             case None:
@@ -133,13 +139,21 @@ class ShareGroupState:
                 self._name_users[name] -= 1
                 if not self._name_users[name]:
                     del self._name_users[name]
-        member.large = None if subscription is None else self.large_contents.share(subscription.content)
-        if subscription is not None and member.large is not None:
-            names = member.large.content.topic_names
-            subscription = msgspec.structs.replace(subscription, topic_names=names)
-        member.subscription = subscription
+        member.held = member.subscription = None
         if subscription is not None:
-            self._name_users.update(subscription.topic_names)
+            own_bytes = subscription.own_bytes(member.member_id)
+            member.held = self.member_memory.hold(subscription.content, own_bytes)
+            names = member.held.content.topic_names
+            member.subscription = msgspec.structs.replace(subscription, topic_names=names)
+            self._count_target(member.member_id)
+            self._name_users.update(names)
+
+    def _count_target(self, member_id: str) -> None:
+        """Count the memory of a member's target assignment. It is never rejected, because the broker computes it."""
+        member = self.members.get(member_id)
+        if member is not None and member.held is not None:
+            partitions = sum(map(len, self.target_of(member_id).values()))
+            member.held.count_assignment(partitions * PARTITION_BYTES)
 
     def _remove(self, key: RecordKey) -> None:
         match key.record_type:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.coordinator import large_contents
-from kproc.broker.coordinator.large_contents import GroupContent
+from kproc.broker.coordinator import member_memory
+from kproc.broker.coordinator.member_memory import GroupContent
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.streams.memory import TASK_BYTES
 from kproc.broker.streams.messages import StreamsHeartbeatResult
@@ -36,8 +36,9 @@ LONG = "n" * 6_000
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_contents, "LARGE_BYTES", 2_000)
-    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", LIMIT)
+    monkeypatch.setattr(member_memory, "SMALL_BYTES", 2_000)
+    monkeypatch.setattr(member_memory, "MEMBER_BYTES", 0)
+    monkeypatch.setattr(member_memory, "MEMBERS_BYTES_MAX", LIMIT)
 
 
 def topology(name: str, *configs: KeyValue, topic: str = "t") -> Topology:
@@ -76,14 +77,14 @@ def test_topologies_of_streams_groups_have_a_limit_together() -> None:
     assert join(rig, "c").error_code == ErrorCode.NONE
 
 
-def test_loaded_topologies_count_and_are_never_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_topologies_count_and_are_never_rejected() -> None:
     rig = coordinated()
-    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 2 * LIMIT)
+    rig.cluster.member_memory.limit.bytes_max = 2 * LIMIT
     epochs = {group_id: join(rig, group_id).member_epoch for group_id in "ab"}
     rig.coordinator.resign()
     run_steps(rig.coordinator)
-    assert rig.cluster.large_contents.has_room(GroupContent("x", "", 2 * LIMIT))
-    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", LIMIT)
+    assert rig.cluster.member_memory.has_room(GroupContent("x", "", 2 * LIMIT))
+    rig.cluster.member_memory.limit.bytes_max = LIMIT
     rig.make()
     for group_id, epoch in epochs.items():
         assert rig.streams_heartbeat("m", epoch, group_id=group_id).error_code == ErrorCode.NONE
@@ -97,7 +98,7 @@ def test_tasks_of_a_streams_group_count() -> None:
     stateless = Topology(1, (Subtopology(subtopology_id="0", source_topics=("t",)),))
     member = HonestStreamsMember(rig, "m", topology=stateless)
     member.heartbeat()
-    contents = rig.environment.cluster.large_contents
+    contents = rig.environment.cluster.member_memory
     assert contents.has_room(GroupContent("x", "", LIMIT))
     grown = LIMIT // TASK_BYTES - 5
     rig.set_topics({"t": grown})

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator import large_contents
-from kproc.broker.coordinator.large_contents import SubscriptionContent
+from kproc.broker.coordinator.member_memory import MEMBER_BYTES
 from kproc.broker.group.classic.group import join_refusal
 from kproc.broker.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
 from kproc.common.errors import ErrorCode
@@ -280,25 +279,35 @@ def test_waiting_join_of_known_member_outlives_session_timeout(rig: GroupRig) ->
     assert REBALANCE_MS > SESSION_MS
 
 
-# Long protocols, which are in no log until their group has a generation.
+# The memory of members, which are in no log until their group has a generation.
 
 
-def test_long_protocols_of_all_groups_have_a_limit(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = SubscriptionContent(protocols=(("range", b""),)).size
-    monkeypatch.setattr(large_contents, "LARGE_BYTES", row + 10)
-    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 2 * row + 35)
-    first = rig.join(protocols=(("range", bytes(20)),))
+def test_members_of_all_groups_have_a_limit_of_memory(rig: GroupRig) -> None:
+    first = rig.join(protocols=(("range", bytes(2_000)),))
     assert first.is_open
+    limit = rig.environment.member_memory.limit
+    limit.bytes_max = limit.used_bytes + 2 * MEMBER_BYTES
     other = GroupRig()
-    other.environment.large_contents = rig.environment.large_contents
-    refused = other.join(protocols=(("range", bytes(16)),))
+    other.environment.member_memory = rig.environment.member_memory
+    refused = other.join(protocols=(("range", bytes(2 * MEMBER_BYTES)),))
     assert (refused.code, refused.value.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
     assert not other.group.roster.members
     assert other.join(protocols=(("range", bytes(5)),)).is_open
-    assert other.join(protocols=(("range", bytes(15)),)).is_open
+    short = other.join(protocols=(("range", bytes(5)),))
+    assert short.code == ErrorCode.GROUP_MAX_SIZE_REACHED, "each member counts, even with a short subscription"
     rig.pass_ms(INITIAL_DELAY_MS)
-    assert rig.join(first.value.member_id, protocols=(("range", bytes(20)),)).code == ErrorCode.NONE
+    assert rig.join(first.value.member_id, protocols=(("range", bytes(2_000)),)).code == ErrorCode.NONE
     del first
     rig.group = None  # type: ignore[assignment]
     gc.collect()
-    assert other.join(protocols=(("range", bytes(20)),)).is_open
+    assert other.join(protocols=(("range", bytes(2_000)),)).is_open
+
+
+def test_static_member_replaces_itself_in_full_memory(rig: GroupRig) -> None:
+    protocols = (("range", bytes(2_000)),)
+    assert rig.join(protocols=protocols, group_instance_id="i").is_open
+    limit = rig.environment.member_memory.limit
+    limit.bytes_max = limit.used_bytes
+    rig.pass_ms(INITIAL_DELAY_MS)
+    assert rig.join(protocols=protocols, group_instance_id="i").code == ErrorCode.NONE
+    assert rig.join(protocols=protocols, group_instance_id="j").code == ErrorCode.GROUP_MAX_SIZE_REACHED

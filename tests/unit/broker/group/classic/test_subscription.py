@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from kproc.broker.coordinator import large_contents
-from kproc.broker.coordinator.large_contents import GroupContent
+from kproc.broker.coordinator import member_memory
+from kproc.broker.coordinator.member_memory import GroupContent
 from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.classic.subscription import SUBSCRIPTIONS_BYTES_MAX, subscribed_topics, topics_of_all
 from kproc.common.errors import ErrorCode, ProtocolError
@@ -64,12 +64,13 @@ def test_the_topics_are_those_of_the_present_generation(rig: GroupRig) -> None:
 
 def test_topics_without_room_block_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups subscribe to 100 topics each, which take about 10 kB, and 400 bytes in the metadata."""
-    monkeypatch.setattr(large_contents, "LARGE_BYTES", 1_000)
-    monkeypatch.setattr(large_contents, "LARGE_BYTES_MAX", 15_000)
+    monkeypatch.setattr(member_memory, "SMALL_BYTES", 1_000)
+    monkeypatch.setattr(member_memory, "MEMBER_BYTES", 0)
+    monkeypatch.setattr(member_memory, "MEMBERS_BYTES_MAX", 15_000)
     names = b"".join(b"\x00\x02%02d" % number for number in range(100))
     protocols = (("range", b"\x00\x00" + b"\x00\x00\x00\x64" + names),)
     rig, other = GroupRig(), GroupRig()
-    other.environment.large_contents = rig.environment.large_contents
+    other.environment.member_memory = rig.environment.member_memory
     other.group = ClassicGroup("other", other.environment)
     (member,) = rig.make_stable(1, protocols=protocols)
     other.make_stable(1, protocols=protocols)
@@ -82,9 +83,9 @@ def test_topics_without_room_block_all_topics(monkeypatch: pytest.MonkeyPatch) -
     assert not other.group.is_subscribed_to("none")
     rig.make_stable(1, protocols=protocols)
     all_bytes = GroupContent("x", "", 15_000)
-    assert not rig.environment.large_contents.has_room(all_bytes)
+    assert not rig.environment.member_memory.has_room(all_bytes)
     deque(rig.group.resign(), maxlen=0)
-    assert rig.environment.large_contents.has_room(all_bytes)
+    assert rig.environment.member_memory.has_room(all_bytes)
 
 
 def test_group_with_unreadable_subscription_blocks_all_topics(rig: GroupRig) -> None:

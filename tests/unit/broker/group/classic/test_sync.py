@@ -195,3 +195,33 @@ def test_empty_group_that_fills_is_not_written_again(rig: GroupRig) -> None:
     rig.join()
     rig.pass_ms(2_000)
     assert (rig.state, len(rig.log)) == ("PreparingRebalance", 1)
+
+
+# The memory of assignments.
+
+
+def test_assignment_without_room_is_rejected_and_not_written(rig: GroupRig) -> None:
+    leader, follower = completing(rig)
+    limit = rig.environment.member_memory.limit
+    before = limit.used_bytes
+    limit.bytes_max = before + 3_000
+    waiting = rig.sync(follower)
+    lead = rig.sync(leader, assignments=((leader, bytes(2_000)), (follower, bytes(2_000))))
+    assert lead.code == waiting.code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert rig.log == []
+    assert rig.state == "PreparingRebalance"
+    rig.rejoin_all([leader, follower])
+    fits = rig.sync(leader, assignments=((leader, bytes(2_000)), (follower, bytes(900))))
+    assert (fits.code, len(fits.value.assignment)) == (ErrorCode.NONE, 2_000)
+    assert limit.used_bytes == before + 2_000
+
+
+def test_assignment_that_does_not_grow_always_has_room(rig: GroupRig) -> None:
+    leader, follower = completing(rig)
+    rig.sync(leader, assignments=((leader, bytes(2_000)), (follower, b"")))
+    rig.environment.member_memory.limit.bytes_max = 0
+    rig.join(leader)
+    rig.join(follower)
+    assert rig.state == "CompletingRebalance"
+    moved = rig.sync(leader, assignments=((leader, bytes(900)), (follower, bytes(2_000))))
+    assert moved.code == ErrorCode.NONE
