@@ -11,6 +11,7 @@ from kproc.client.errors import (
     ClientError,
     ConnectionFailed,
     ConnectionLost,
+    OperationUnavailable,
 )
 from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION
 from kproc.client.versions import NEWEST
@@ -26,6 +27,7 @@ __all__ = [
     "ClientError",
     "ConnectionFailed",
     "ConnectionLost",
+    "OperationUnavailable",
     "error_text",
     "failure_text",
     "reason",

@@ -38,6 +38,10 @@ class ApiError(ClientError):
         self.code = code
 
 
+class OperationUnavailable(ClientError):
+    """The broker cannot run one of kproc's own operations now. The same request can succeed later."""
+
+
 class SecurityFailed(Exception):
     """A permanent failure of TLS or SASL, such as a wrong password or an untrusted authority. Do not retry."""
 

@@ -2,7 +2,8 @@
 
     request   int32 length, header of version 1 (int16 30000, int16 0, int32 correlation id, string client id),
               UTF-8 JSON {"op": name, ...arguments}
-    response  int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
+    response  int32 length, int32 correlation id, UTF-8 JSON
+              {"error": null or text, "result": {...}, "is_retriable": true if the error's cause passes}
 
 The broker runs them in kproc/broker/calls/own_operations.py.
 """
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final, NoReturn
 
-from kproc.client.errors import ClientError, ConnectionLost
+from kproc.client.errors import ClientError, ConnectionLost, OperationUnavailable
 
 STATUS_KEY: Final = 30_000
 """API key of kproc's own operations, far above any key that Kafka may assign. ApiVersions does not list it."""
@@ -76,7 +77,8 @@ def _require_utf8(value: object) -> None:
 def decode_result(body: bytes, address: str) -> OperationFields:
     """Decode the body of a response to an own operation, without its correlation id, and return the result.
 
-    Raises ClientError with the broker's error text, or ConnectionLost if the body is not an answer of a kproc broker.
+    Raises ClientError with the broker's error text. Raises OperationUnavailable if the broker calls the error
+    retriable, and ConnectionLost if the body is not an answer of a kproc broker.
     """
     try:
         answer = json.loads(
@@ -86,6 +88,8 @@ def decode_result(body: bytes, address: str) -> OperationFields:
     except (ValueError, ClientError, TypeError, RecursionError) as error:
         raise ConnectionLost(f"{address} is not a kproc broker: its answer cannot be read") from error
     if problem is not None:
+        if answer.get("is_retriable"):
+            raise OperationUnavailable(f"{address}: {problem}; try again")
         raise ClientError(f"{address}: {problem}")
     if not isinstance(result, OperationFields):
         raise ConnectionLost(f"{address} is not a kproc broker: its answer cannot be read")

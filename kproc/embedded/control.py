@@ -31,7 +31,14 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from kproc.client.errors import AnswerTimeout, ApiError, ClientError, ConnectionFailed, ConnectionLost
+from kproc.client.errors import (
+    AnswerTimeout,
+    ApiError,
+    ClientError,
+    ConnectionFailed,
+    ConnectionLost,
+    OperationUnavailable,
+)
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.common.own_host import is_own_host
@@ -58,9 +65,15 @@ _TOKEN: Final = re.compile(r"[!-~]{16,}")
 _TOKEN_BYTES: Final = 32
 _INVALID: Final = (msgspec.DecodeError, RecursionError, ValueError)
 """Errors of arguments that an operation does not accept."""
-_PASSING: Final = (BrokerFailed, BrokerRestarting, ConnectionFailed, ConnectionLost, OSError)
+_PASSING: Final = (
+    BrokerFailed,
+    BrokerRestarting,
+    ConnectionFailed,
+    ConnectionLost,
+    OperationUnavailable,
+    OSError,
+)
 """Errors of a state that can pass: the broker does not run or answer, or the host lacks something, such as space."""
-_TRY_AGAIN: Final = "; try again"
 # A topic that does not exist is retriable in Kafka, because another broker may know it already. Here the only broker
 # has answered.
 _CODE_STATUS: Final[dict[int, int]] = {
@@ -325,10 +338,8 @@ def _status_of(error: BaseException) -> int:
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, ClientError):
         # BrokerState converts the client's errors.
         return _status_of(error.__cause__)
-    if isinstance(error, (ClientError, RuntimeError)):
-        # The broker has rejected the operation. Its own operations have no error codes.
-        return 503 if str(error).endswith(_TRY_AGAIN) else 400
-    return 500
+    # The broker has rejected the operation.
+    return 400 if isinstance(error, (ClientError, RuntimeError)) else 500
 
 
 def _error(text: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class ScriptedPeer:
 
         def on_reply(reply: OwnAnswer | Lost) -> None:
             assert isinstance(reply, OwnAnswer)
-            replies.append({"error": reply.error, "result": reply.result})
+            replies.append({"error": reply.error, "result": reply.result, "is_retriable": reply.is_retriable})
 
         operation = msgspec.convert({"op": op, **fields}, OwnOperation)
         self.calls.send(self.outbox, CONTROLLER, OWN, OwnRequest(operation), on_reply)

@@ -76,10 +76,15 @@ class OwnRequest(msgspec.Struct, array_like=True):
 
 
 class OwnAnswer(Reply):
-    """The response to one of kproc's own operations: an error message or a result."""
+    """The response to one of kproc's own operations: an error message or a result.
+
+    `is_retriable` is True for an error whose cause passes, such as a role that is being restarted. The same request can
+    then succeed later.
+    """
 
     error: str | None = None
     result: Any = None
+    is_retriable: bool = False
 
 
 CHANGE: Final[Call[Change, Changed]] = Call("change", Change, Changed)

@@ -291,7 +291,7 @@ class Controller(LinkedRole):
 
     def _handle_own(self, body: OwnRequest, on_reply: OnResult[OwnAnswer]) -> None:
         def answer(reply: dict[str, Any]) -> None:
-            on_reply(OwnAnswer(error=reply["error"], result=reply["result"]))
+            on_reply(OwnAnswer(**reply))
 
         what = f"the operation {type(body.operation).__name__}"
         if not self.containment.run(what, None, self._operations.handle, body.operation, answer):

@@ -42,6 +42,7 @@ from kproc.broker.observe.topic_traffic import TopicTraffic
 from kproc.broker.role.control_requests import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, OnReply
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
+from kproc.common.errors import RETRIABLE
 
 if TYPE_CHECKING:
     from kproc.broker.controller.controller import Controller
@@ -55,29 +56,34 @@ COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.thread
 _NO_SNAPSHOTS: Final = (
     "snapshots are off: start a broker for tests, and no other one, with kproc.faults.enable=true"
 )
-_LOST: Final = "the controller's request to the supervisor was lost; try again"
-
-
+_LOST: Final = "the controller's request to the supervisor was lost"
 _REMEMBERED: Final = 16  # Finished changes that are kept because a client may still ask for their result.
 _WAITING_MAX: Final = 16  # Maximum number of changes that wait for an earlier one.
 
 
 class OperationFailed(Exception):
-    """An operation failed; the client gets the message, one line, instead of a result."""
+    """An operation failed; the client gets the message, one line, instead of a result.
+
+    is_retriable: the cause passes, so that the same request can succeed later.
+    """
+
+    def __init__(self, reason: str, *, is_retriable: bool = False) -> None:
+        super().__init__(reason)
+        self.is_retriable = is_retriable
 
 
 def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
     """Respond with the result of an operation that succeeded."""
-    on_reply({"error": None, "result": result})
+    on_reply({"error": None, "result": result, "is_retriable": False})
 
 
-def refused(on_reply: OnReply, reason: str) -> None:
-    """Respond with the error of an operation that failed."""
-    on_reply({"error": reason, "result": None})
+def refused(on_reply: OnReply, reason: str, *, is_retriable: bool = False) -> None:
+    """Respond with the error of an operation that failed. `is_retriable`: its cause passes."""
+    on_reply({"error": reason, "result": None, "is_retriable": is_retriable})
 
 
 def _on_own_answer(on_reply: OnReply, answer: OwnAnswer) -> None:
-    on_reply({"error": answer.error, "result": answer.result})
+    on_reply({"error": answer.error, "result": answer.result, "is_retriable": answer.is_retriable})
 
 
 class _ScaleRequest:
@@ -97,7 +103,7 @@ class _ScaleRequest:
             if self.reply is None:
                 answered(on_reply, {"is_done": False, "ticket": self.ticket})
             elif self.reply.get("error"):
-                refused(on_reply, str(self.reply["error"]))
+                _pass_error_on(on_reply, self.reply)
             else:
                 answered(on_reply, {"is_done": True, **self.reply})
 
@@ -167,7 +173,7 @@ class Operations:
         )
 
     def handle(self, operation: OwnOperation, on_reply: OnReply) -> None:
-        """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
+        """Run an operation; `on_reply` gets {"error", "result", "is_retriable"} exactly once, now or later."""
         try:
             if isinstance(operation, ShowStatus):
                 self.await_status.append(on_reply)
@@ -195,7 +201,7 @@ class Operations:
             else:
                 answered(on_reply, {})
         except OperationFailed as failure:
-            refused(on_reply, str(failure))
+            refused(on_reply, str(failure), is_retriable=failure.is_retriable)
 
     def _change_snapshots(self, operation: SnapshotOperation, on_reply: OnReply) -> None:
         """Let the supervisor create, restore or delete a snapshot of the data directory.
@@ -231,7 +237,7 @@ class Operations:
     def _survey_logs(self, on_reply: OnReply) -> None:
         def on_done(topics: list[dict[str, Any]] | None) -> None:
             if topics is None:
-                refused(on_reply, "the cleaner is being restarted; try again")
+                refused(on_reply, "the cleaner is being restarted", is_retriable=True)
             else:
                 answered(on_reply, {"topics": topics, "offline": self.status.offline.describe()})
 
@@ -251,7 +257,7 @@ class Operations:
             # Each change can take a minute, so a client that sends them without waiting must not fill the queue.
             if len(self._scales) > _WAITING_MAX:
                 raise OperationFailed(
-                    f"scale: {_WAITING_MAX} changes wait already; try again when they are done (kproc status)"
+                    f"scale: {_WAITING_MAX} changes wait already, which is the limit", is_retriable=True
                 )
             ticket = f"{self._started_ms}-{next(self._numbers)}"
             self._scales.append(_ScaleRequest(ticket, _requested_counts(body)))
@@ -292,7 +298,8 @@ class Operations:
         def on_written(reply: dict[str, Any]) -> None:
             error = failure_of(reply)
             if error is not None:
-                self._on_scaled({"error": f"the counts cannot be written down: {error.message}"})
+                reason = f"the counts cannot be written down: {error.message}"
+                self._on_scaled({"error": reason, "is_retriable": error.code in RETRIABLE})
             else:
                 self._ask("settle", {}, self._on_scaled)
 
@@ -306,9 +313,12 @@ class Operations:
         self.controller.handle_change("override_broker_configs", body, on_written, waits_for_handlers=False)
 
     def _on_scaled(self, reply: dict[str, Any]) -> None:
-        """Finish a change of the role counts with the supervisor's result: {"error", "steps", "counts", "took_ms"}."""
+        """Finish a change of the role counts with the supervisor's result.
+
+        It is {"steps", "counts", "took_ms"}, and after a failure also has "error" and "is_retriable".
+        """
         if reply.get("lost"):
-            reply = {"error": _LOST}
+            reply = {"error": _LOST, "is_retriable": True}
         if reply.get("error") and "counts" in reply:
             # Replace counts that could not be reached, because otherwise every start would try them again.
             self._write_counts(reply["counts"], lambda _: self._finish_scale(reply))
@@ -349,13 +359,18 @@ def _passes_on(on_reply: OnReply) -> OnReply:
 
     def on_supervisor_reply(reply: dict[str, Any]) -> None:
         if reply.get("lost"):
-            refused(on_reply, _LOST)
+            refused(on_reply, _LOST, is_retriable=True)
         elif reply.get("error"):
-            refused(on_reply, str(reply["error"]))
+            _pass_error_on(on_reply, reply)
         else:
             answered(on_reply, reply)
 
     return on_supervisor_reply
+
+
+def _pass_error_on(on_reply: OnReply, reply: dict[str, Any]) -> None:
+    """Respond with the error in a reply of the supervisor, which is retriable only if the reply says that."""
+    refused(on_reply, str(reply["error"]), is_retriable=reply.get("is_retriable", False))
 
 
 def _requested_counts(body: Scale) -> dict[str, int]:

@@ -76,7 +76,9 @@ class FaultControl:
         except InvalidRule as error:
             on_reply(OwnAnswer(error=str(error)))
         except OSError as error:
-            on_reply(OwnAnswer(error=f"the fault rules cannot be stored: {error}"))
+            # The host can get what it lacks, such as disk space.
+            reason = f"the fault rules cannot be stored: {error}"
+            on_reply(OwnAnswer(error=reason, is_retriable=True))
 
     def _add(self, request: HandlerRequest, operation: AddFault, on_reply: OnReply) -> None:
         rule = operation.rule

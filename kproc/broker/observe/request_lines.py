@@ -89,7 +89,8 @@ class JoinedLines:
     def make_answer(self, **more: Any) -> OwnAnswer:
         """Return the lines in the order of their times, or the reason why a Handler has refused the watch."""
         if self._refused:
-            return OwnAnswer(error=self._refused)
+            # A watch is refused only while too many others run.
+            return OwnAnswer(error=self._refused, is_retriable=True)
         self._lines.sort(key=lambda line: line.time_ms)
         rows = [msgspec.structs.asdict(line) for line in self._lines]
         for row in rows:
@@ -149,7 +150,7 @@ class HandlerWatches:
                 on_answer(JoinedLines().make_answer())
                 return
             if len(self._watches) >= WATCHES_MAX:
-                on_answer(OwnAnswer(error=TOO_MANY))
+                on_answer(OwnAnswer(error=TOO_MANY, is_retriable=True))
                 return
             watch = self._watches[operation.watch] = _HandlerWatch()
         watch.respond()  # Respond to an earlier request first, if the client did not wait for the response.

@@ -103,9 +103,13 @@ def _send_to_controller(request: HandlerRequest, operation: OwnOperation) -> Non
 
 
 def _respond(request: HandlerRequest, reply: OwnAnswer | Lost) -> None:
-    """Send the response: length, correlation id, and JSON with the result or an error."""
+    """Send the response: length, correlation id, and JSON with the result or an error.
+
+    The client adds "; try again" to a retriable error.
+    """
     if isinstance(reply, Lost):
-        reply = OwnAnswer(error="the controller is being restarted; try again")
-    payload = orjson.dumps({"error": reply.error, "result": reply.result})
+        reply = OwnAnswer(error="the controller is being restarted", is_retriable=True)
+    answer = {"error": reply.error, "result": reply.result, "is_retriable": reply.is_retriable}
+    payload = orjson.dumps(answer)
     length = len(payload) + 4
     request.send(length.to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + payload)

@@ -86,7 +86,8 @@ class Scaler:
     def respond_when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
         """Call `on_reply` when no change is in progress or due.
 
-        The reply has the changes since this call, the time since it in ms, the counts of roles, and any error.
+        The reply has the changes since this call, the time since it in ms, the counts of roles, and any error, which is
+        retriable.
         """
         self._waiters.append((len(self.changes.done), self._clock.now_ns(), on_reply))
 
@@ -149,7 +150,10 @@ class Scaler:
                 "steps": self.changes.done[start:],
                 "took_ms": took_ms,
             }
-            on_reply({**reply, "error": "; ".join(self.changes.errors)} if self._has_failed else reply)
+            if self._has_failed:
+                # The causes are states of the host, such as a lack of memory. The controller has validated the counts.
+                reply = {**reply, "error": "; ".join(self.changes.errors), "is_retriable": True}
+            on_reply(reply)
         if waiters:
             self.changes.done.clear()
 

@@ -74,7 +74,9 @@ class Snapshots:
         self._path = data / SNAPSHOTS_DIRECTORY
 
     def handle(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Run the operation `body["do"]` and call `on_reply` with its result, or with {"error": one line}.
+        """Run the operation `body["do"]` and call `on_reply` with its result.
+
+        After a failure `on_reply` gets {"error": one line, "is_retriable"}.
 
         "snapshot" creates a snapshot; the reply is {"snapshot": its name}. "restore" prepares the return to the
         snapshot body["snapshot"], or to the empty state for None, replies {} and ends the roles. "delete-snapshot"
@@ -90,7 +92,9 @@ class Snapshots:
             else:
                 self._existing(name).unlink()
         except (SnapshotFailed, OSError) as error:
-            on_reply({"error": f"{body['do']} failed: {error}"})
+            # The host can get what it lacks, such as disk space.
+            is_retriable = isinstance(error, OSError)
+            on_reply({"error": f"{body['do']} failed: {error}", "is_retriable": is_retriable})
             return
         on_reply(reply)
         if body["do"] == "restore":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kproc.client import STATUS_KEY, ClientError, ConnectionLost
+from kproc.client import STATUS_KEY, ClientError, ConnectionLost, OperationUnavailable
 from kproc.client.own_operations import OperationFields, decode_result, encode_operation
 from tests.support.cases import in_one_test
 
@@ -45,6 +45,16 @@ def test_result_without_rows_is_one_error() -> None:
 def test_error_of_an_operation_is_raised_with_the_address() -> None:
     with pytest.raises(ClientError, match=r"^b:1: only for loopback peers$"):
         result_of({"error": "only for loopback peers", "result": {}})
+
+
+def test_retriable_error_of_an_operation_has_its_own_type() -> None:
+    answer = {"error": "the controller is being restarted", "result": None}
+    with pytest.raises(OperationUnavailable, match=r"^b:1: the controller is being restarted; try again$"):
+        result_of({**answer, "is_retriable": True})
+    for older in (answer, {**answer, "is_retriable": False}):
+        with pytest.raises(ClientError, match=r"restarted$") as raised:
+            result_of(older)
+        assert type(raised.value) is ClientError
 
 
 @in_one_test(

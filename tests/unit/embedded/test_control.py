@@ -12,7 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.client.errors import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
+from kproc.client.errors import (
+    AnswerTimeout,
+    ClientError,
+    ConnectionFailed,
+    ConnectionLost,
+    OperationUnavailable,
+)
 from kproc.common.errors import ErrorCode
 from kproc.embedded import Broker, BrokerFailed
 from kproc.embedded.control import BODY_BYTES_MAX, CONNECTIONS_MAX, LOOPBACK, ControlServer
@@ -144,7 +150,9 @@ def test_status_fits_the_cause_of_an_error(control: ControlServer, monkeypatch: 
         (ConnectionFailed("cannot connect"), 503),
         (ConnectionLost("closed"), 503),
         (OSError(errno.ENOSPC, "No space left on device"), 503),
-        (ClientError("127.0.0.1:9092: the controller is being restarted; try again"), 503),
+        (ClientError("the text does not count; try again"), 400),
+        (OperationUnavailable("127.0.0.1:9092: scale: 16 changes wait already"), 503),
+        (caused_by(OperationUnavailable("snapshot failed: no space")), 503),
         (RequestFailed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is loading"), 503),
         (caused_by(ConnectionLost("closed")), 503),
         (TimeoutError("not idle"), 504),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.controller import operations
+from kproc.common.errors import ErrorCode
 from tests.support.controller_rig import ControllerRig, ScriptedPeer
 from tests.support.in_memory_controller import NEW_CLUSTER_CONFIGS
 
@@ -33,7 +34,7 @@ def test_requests_for_the_status_in_one_cycle_share_it(
     monkeypatch.setattr(type(status), "describe", lambda _self: 1 // 0)
     (failed,) = [peers[0].ask_own("status")]
     rig.settle()
-    assert failed[0]["error"] == "the status failed: see the broker's log"
+    assert failed == [{"error": "the status failed: see the broker's log", "result": None, "is_retriable": False}]
 
 
 def test_listing_of_clients_is_asked_once_at_a_time(
@@ -50,6 +51,8 @@ def test_listing_of_clients_is_asked_once_at_a_time(
     errors = [reply["error"] for heard in replies for reply in heard]
     assert len(errors) == 20
     assert errors[-1] is None
+    lost = {"error": "the controller's request to the supervisor was lost", "result": None, "is_retriable": True}
+    assert replies[0] == [lost]
 
 
 def test_surveys_of_logs_run_one_after_the_other_and_are_shared(
@@ -73,7 +76,8 @@ def test_surveys_of_logs_run_one_after_the_other_and_are_shared(
     assert len(surveys) == 1
     surveys[0](None)
     rig.settle()
-    assert "the cleaner is being restarted" in first[0]["error"]
+    restarting = {"error": "the cleaner is being restarted", "result": None, "is_retriable": True}
+    assert first == [restarting]
     assert (len(surveys), others) == (2, [[]] * 5), "who came later may know of later topics"
     surveys[1]([])
     rig.settle()
@@ -132,9 +136,9 @@ def test_counts_that_could_not_be_reached_are_not_kept(
 ) -> None:
     replies = peers[0].ask_own("scale", processors=3)
     rig.settle()
-    rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
+    rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory", "is_retriable": True})
     rig.settle()
-    assert replies == [{"error": "no memory", "result": None}]
+    assert replies == [{"error": "no memory", "result": None, "is_retriable": True}]
     assert rig.settings[-1].overrides == NEW_CLUSTER_CONFIGS | {"num.network.threads": "1", "num.io.threads": "2"}
 
 
@@ -146,7 +150,44 @@ def test_more_changes_than_anybody_means_are_refused(
     late = peers[0].ask_own("scale", processors=3)
     rig.settle()
     assert [reply for replies in waiting for reply in replies if reply["error"]] == []
-    assert "16 changes wait already" in late[0]["error"]
+    full = "scale: 16 changes wait already, which is the limit"
+    assert late == [{"error": full, "result": None, "is_retriable": True}]
+
+
+@pytest.mark.parametrize("op", ["rebalance", "plan-rebalance", "kill-client", "move-time"])
+def test_supervisor_decides_if_its_error_is_retriable(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], op: str
+) -> None:
+    fields: dict[str, Any] = {"kill-client": {"id": "c"}, "move-time": {"action": "show", "ms": 0}}.get(op, {})
+    replies: list[dict[str, Any]] = []
+    for reply in ({"error": "no"}, {"error": "no", "is_retriable": True}, {"lost": True}):
+        asked = peers[0].ask_own(op, **fields)
+        rig.settle()
+        rig.asked[-1][2](reply)
+        rig.settle()
+        replies += asked
+    assert [each["is_retriable"] for each in replies] == [False, True, True]
+
+
+def test_counts_that_cannot_be_stored_are_a_retriable_error(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of another kind, such as a rejected value, is not: the same request ends the same way."""
+    replies: list[dict[str, Any]] = []
+    for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.INVALID_CONFIG):
+        failed = {"failure": (code, "no")}
+        monkeypatch.setattr(
+            type(rig.controller), "handle_change",
+            lambda _self, _op, _body, on_reply, *, waits_for_handlers, failed=failed: on_reply(failed),
+        )  # fmt: skip
+        asked = peers[0].ask_own("scale", processors=3)
+        rig.settle()
+        replies += asked
+    reason = "the counts cannot be written down: no"
+    assert replies == [
+        {"error": reason, "result": None, "is_retriable": True},
+        {"error": reason, "result": None, "is_retriable": False},
+    ]
 
 
 @pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": -1}])
@@ -156,4 +197,5 @@ def test_scale_to_nonsense_is_refused(
     replies = peers[0].ask_own("scale", **body)
     rig.settle()
     assert replies[0]["error"]
+    assert not replies[0]["is_retriable"]
     assert rig.asked == []

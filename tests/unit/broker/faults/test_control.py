@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from kproc.broker.api import load_all
-from kproc.broker.calls.own_operations import FaultRule, ListFaults
+from kproc.broker.calls.controller_calls import OwnAnswer
+from kproc.broker.calls.own_operations import FaultRule, KeepFault, ListFaults
 from kproc.broker.faults.control import FaultControl, InvalidRule, validate
 from kproc.broker.faults.rule_files import RuleFiles
 from kproc.broker.faults.schedule import Schedule
@@ -106,3 +108,24 @@ def test_hits_are_counted_on_from_the_last_reading(tmp_path: Path, monkeypatch: 
     control.respond(None, ListFaults(), lambda answer: readings.extend(answer.result["rules"]))  # type: ignore[arg-type]
     assert readings[-1]["hits"] == readings[-2]["hits"], "a schedule that was discarded counts again"
     assert drawn == [0, 1, 2] * 2
+
+
+def test_full_disk_is_a_retriable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that exists no more is not: somebody must send another request."""
+    owner = SimpleNamespace(purgatory=None)
+    services: Any = SimpleNamespace(config=SimpleNamespace(log_dirs=str(tmp_path)), owner=owner)
+    control = FaultControl(services, lambda on_done: on_done())
+    answers: list[OwnAnswer] = []
+    control.respond(None, KeepFault(id=7), answers.append)  # type: ignore[arg-type]
+
+    def full(_files: RuleFiles) -> dict[int, FaultRule]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RuleFiles, "read", full)
+    control.respond(None, KeepFault(id=7), answers.append)  # type: ignore[arg-type]
+    assert answers == [
+        OwnAnswer(error="fault rule 7 does not exist; kproc fault list shows all"),
+        OwnAnswer(
+            error="the fault rules cannot be stored: [Errno 28] No space left on device", is_retriable=True
+        ),
+    ]

@@ -228,7 +228,9 @@ def test_number_of_watches_is_bounded(start: Start) -> None:
     rig = start()
     for number in range(WATCHES_MAX):
         assert operate(rig, f"w{number}")["error"] is None
-    assert operate(rig, "one more")["error"] == f"{WATCHES_MAX} monitors run already, which is the limit"
+    refused = operate(rig, "one more")
+    assert refused["error"] == f"{WATCHES_MAX} monitors run already, which is the limit"
+    assert refused["is_retriable"]
     assert operate(rig, "w0")["error"] is None
     end_watches(rig)
     assert operate(rig, "one more")["error"] is None

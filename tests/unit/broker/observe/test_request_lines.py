@@ -100,7 +100,7 @@ def test_refusal_of_a_handler_is_the_answer(rig: Rig) -> None:
 def test_watches_are_limited_and_end_unread(rig: Rig) -> None:
     for number in range(WATCHES_MAX + 1):
         rig.read(str(number))
-    assert [answer.error for answer in rig.answers] == ["8 monitors run already, which is the limit"]
+    assert rig.answers == [OwnAnswer(error="8 monitors run already, which is the limit", is_retriable=True)]
     rig.advance_ms(1000 + IDLE_NS // NS_PER_MS)
     assert len(rig.answers) == 1 + WATCHES_MAX
     rig.read("one more")

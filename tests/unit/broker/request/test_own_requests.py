@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
+from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, SEND
 from tests.support.handler_rig import HandlerRig, parts_of
 
@@ -95,4 +96,15 @@ def test_odd_operations_are_answered_with_invalid_request(scene: Scene) -> None:
 
 def test_unknown_operation_is_named(scene: Scene) -> None:
     answer = scene.ask(b'{"op":"dance"}')
-    assert answer == {"error": "the request is invalid: unknown operation 'dance'", "result": None}
+    error = "the request is invalid: unknown operation 'dance'"
+    assert answer == {"error": error, "result": None, "is_retriable": False}
+
+
+def test_lost_controller_is_a_retriable_error(scene: Scene) -> None:
+    assert scene.ask(b'{"op":"clients"}') is None
+    scene.rig.handler().detach(CONTROLLER)
+    scene.rig.settle()
+    (answer,) = scene.rig.processors[0].answers()
+    assert orjson.loads(answer.frame[8:]) == {
+        "error": "the controller is being restarted", "result": None, "is_retriable": True
+    }  # fmt: skip

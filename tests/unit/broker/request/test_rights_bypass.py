@@ -391,14 +391,16 @@ def test_kproc_operations_need_describe_or_alter_on_cluster(start: Start) -> Non
     ):
         refused = private(rig, BOB, op, **fields)
         words = f"User:bob may not do that: it needs the right {right} on the cluster"
-        assert refused == {"error": words, "result": None}
+        assert refused == {"error": words, "result": None, "is_retriable": False}
         assert private(rig, ADMIN, op, **fields) is None
     assert private(rig, BOB, "monitor", watch="w") == {
         "error": "User:bob may not do that: it needs the right ALTER on the cluster",
         "result": None,
+        "is_retriable": False,
     }
-    assert private(rig, ADMIN, "monitor", watch="w") == {"error": None, "result": {"lines": [], "lost": 0}}
-    assert private(rig, BOB, "ping") == {"error": None, "result": {}}
+    done = {"error": None, "is_retriable": False}
+    assert private(rig, ADMIN, "monitor", watch="w") == {**done, "result": {"lines": [], "lost": 0}}
+    assert private(rig, BOB, "ping") == {**done, "result": {}}
     change(rig, OF_CLUSTER, "kafka-cluster", DESCRIBE, who="bob")
     assert private(rig, BOB, "status") is None
     assert private(rig, BOB, "scale") is not None

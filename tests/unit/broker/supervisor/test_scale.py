@@ -80,6 +80,7 @@ def test_handlers_unknown_to_routing_table_leave_again(rig: Rig) -> None:
     rig.scaler.advance()
     rig.end(new)
     assert "the disk is full" in rig.settled[0]["error"]
+    assert rig.settled[0]["is_retriable"]
     assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 2}
 
 

@@ -109,7 +109,8 @@ def test_failed_restore_keeps_no_partial_copy(data: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(snapshots.shutil, "copyfile", full)
         reply = request(data, "restore", name)
-    assert reply == {"error": "restore failed: [Errno 28] No space left on device", "begun": 0}
+    full = "restore failed: [Errno 28] No space left on device"
+    assert reply == {"error": full, "is_retriable": True, "begun": 0}
     assert contents(data) == before
     assert request(data, "restore", name) == {"begun": 1}
 
@@ -235,7 +236,9 @@ def test_number_of_snapshots_is_limited(data: Path, monkeypatch: pytest.MonkeyPa
     assert request(data, "restore") == {"begun": 1}
     complete_restore(data)  # Spare directories do not count.
     request(data, "snapshot")
-    assert "1 snapshots exist already" in request(data, "snapshot")["error"]
+    refused = request(data, "snapshot")
+    assert "1 snapshots exist already" in refused["error"]
+    assert not refused["is_retriable"]
 
 
 def test_bytes_are_copied_without_copy_file_range(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
