@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.pipeline.errors import PipelineError
 from kproc.spark.access import CLIENT_CONFIG, connector_options, read_security
-from kproc.spark.brokers import Cluster, Connecting
+from kproc.spark.broker_clients import Connecting
+from kproc.spark.brokers import Cluster
 from kproc.spark.option_values import OptionError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Final
 from kproc.client import Client, ClientError
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.pipeline.access import Access
-from kproc.spark.brokers import parse_bootstrap
+from kproc.spark.broker_clients import parse_bootstrap
 
 _LOOK_NS: Final = NS_PER_S
 _SAY_NS: Final = 5 * NS_PER_S

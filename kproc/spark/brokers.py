@@ -1,9 +1,9 @@
 """Cluster: a blocking client of a Kafka cluster for Spark's processes. It works with any broker, not only kproc's.
 
-`kproc.client.Client` is one connection that never retries. A `Cluster` has one connection for each broker and knows
-which broker leads each partition. It retries failed connections, moved leaders and other retriable errors, with
-growing pauses, until `retry_ms` is over. Thus it survives the restart of a broker. Other errors, such as an offset out
-of range, are raised at once.
+`kproc.client.Client` is one connection that never retries. A `Cluster` has one connection for each broker
+(broker_clients.py) and knows which broker leads each partition. It retries failed connections, moved leaders and other
+retriable errors, with growing pauses, until `retry_ms` is over. Thus it survives the restart of a broker. Other errors,
+such as an offset out of range, are raised at once.
 
 One thread owns a Cluster. `cluster_of` keeps one for each process, because Spark reuses its Python processes for later
 tasks and batches.
@@ -19,27 +19,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kproc.broker.config.listeners import split_address
-from kproc.broker.config.values import ConfigError
-from kproc.client import (
-    AnswerTimeout,
-    ApiError,
-    Client,
-    ClientError,
-    ConnectionFailed,
-    ConnectionLost,
-    error_text,
-)
+from kproc.client import ApiError, ClientError, error_text
 from kproc.client.requests import (
     FetchLimits,
     fetch_fields,
     list_offsets_fields,
 )
-from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.common import errors
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.common.errors import ErrorCode
 from kproc.common.reading import READ_UNCOMMITTED
+from kproc.spark.broker_clients import CONNECTION_ERRORS, BrokerClients
+from kproc.spark.broker_clients import Connecting as Connecting
+from kproc.spark.broker_clients import parse_bootstrap as parse_bootstrap
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
@@ -54,7 +46,6 @@ RETRIABLE: Final = errors.RETRIABLE | {ErrorCode.BROKER_NOT_AVAILABLE}
 UNKNOWN_TOPIC_MS: Final = 2_000
 # The first version of Fetch that names topics by id (KIP-516).
 _FETCH_BY_ID: Final = 13
-_CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, AnswerTimeout)
 _Answer = TypeVar("_Answer")
 
 
@@ -72,20 +63,6 @@ class OffsetOutOfRange(ClientError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(f"offset {offset} of {partition} is not in its log")
         self.partition, self.offset = partition, offset
-
-
-@dataclass(frozen=True, slots=True)
-class Connecting:
-    """Settings of a Cluster's connections and retries. The comments have the names of Kafka's settings."""
-
-    client_id: str = "kproc-spark"
-    connect_ms: int = 10_000  # socket.connection.setup.timeout.ms
-    request_ms: int = 30_000  # request.timeout.ms
-    retry_ms: int = 30_000
-    backoff_ms: int = 50  # retry.backoff.ms; doubled each time up to the next
-    backoff_ms_max: int = 1_000  # retry.backoff.max.ms
-    attempts_max: int | None = None  # If set, the number of attempts ends the retries instead of retry_ms.
-    security: ClientSecurity = PLAINTEXT  # security.protocol, ssl.*, sasl.*
 
 
 class TopicMetadata(NamedTuple):
@@ -123,15 +100,13 @@ class Cluster:
         self.bootstrap = bootstrap
         self.connecting = connecting or Connecting()
         self._seeds = parse_bootstrap(bootstrap)
-        self._clients: dict[tuple[str, int], Client] = {}
+        self._clients = BrokerClients(self.connecting)
         self._known = _Known()
         self._clock = SystemClock()
 
     def close(self) -> None:
         """Close every connection. The next request opens a new one."""
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        self._clients.close()
 
     # -- topics
 
@@ -227,7 +202,7 @@ class Cluster:
         found: dict[TopicPartition, int],
     ) -> None:
         fields = list_offsets_fields(part, isolation=isolation, timeout_ms=self.connecting.request_ms)
-        answer = self._request(self.address(node), ApiKey.LIST_OFFSETS, fields)
+        answer = self._clients.request(self.address(node), ApiKey.LIST_OFFSETS, fields)
         problem: ClientError | None = None
         for topic in answer["topics"]:
             for row in topic["partitions"]:
@@ -267,7 +242,9 @@ class Cluster:
         newest = None if topic_id is None else _FETCH_BY_ID
 
         def attempt() -> Fetched:
-            answer = self._request(self.address(self.leader(partition)), ApiKey.FETCH, fields, newest=newest)
+            answer = self._clients.request(
+                self.address(self.leader(partition)), ApiKey.FETCH, fields, newest=newest
+            )
             if answer.get("error_code"):
                 code = answer["error_code"]
                 raise ApiError(code, f"Fetch of {partition}: {error_text(code)}")
@@ -296,7 +273,7 @@ class Cluster:
         def attempt() -> dict[str, Any]:
             if node is None:
                 return self._request_any(api_key, fields, newest=newest)
-            return self._request(self.address(node), api_key, fields, newest=newest)
+            return self._clients.request(self.address(node), api_key, fields, newest=newest)
 
         return self.retrying(api_key.name, attempt, limit_ms=limit_ms)
 
@@ -348,7 +325,7 @@ class Cluster:
             tried_ms = self.connecting.retry_ms if limit_ms is None else limit_ms
             try:
                 return attempt()
-            except _CONNECTION_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 problem: ClientError = error
             except ApiError as error:
                 if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -375,51 +352,11 @@ class Cluster:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} is not in the newest Metadata")
         return address
 
-    def _client(self, address: tuple[str, int]) -> Client:
-        client = self._clients.get(address)
-        if client is None:
-            client = Client.connect(
-                *address,
-                timeout_ms=self.connecting.connect_ms,
-                client_id=self.connecting.client_id,
-                security=self.connecting.security,
-            )
-            client.timeout_ms = self.connecting.request_ms
-            self._clients[address] = client
-        return client
-
-    def _drop(self, address: tuple[str, int]) -> None:
-        client = self._clients.pop(address, None)
-        if client is not None:
-            client.close()
-
-    def _request(
-        self,
-        address: tuple[str, int],
-        api_key: ApiKey,
-        fields: Mapping[str, Any],
-        *,
-        newest: int | None = None,
-    ) -> dict[str, Any]:
-        client = self._client(address)
-        try:
-            return client.call_latest(api_key, fields, newest=newest)
-        except _CONNECTION_ERRORS:
-            self._drop(address)
-            raise
-
     def _request_any(
         self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
     ) -> dict[str, Any]:
-        """Send the request to connected brokers first, then to the other known ones, then to the bootstrap servers."""
-        addresses = list(dict.fromkeys((*self._clients, *self._known.nodes.values(), *self._seeds)))
-        for position, address in enumerate(addresses):
-            try:
-                return self._request(address, api_key, fields, newest=newest)
-            except _CONNECTION_ERRORS:
-                if position == len(addresses) - 1:
-                    raise
-        raise AssertionError("bug in kproc: the list of bootstrap addresses is empty")
+        addresses = (*self._known.nodes.values(), *self._seeds)
+        return self._clients.request_any(addresses, api_key, fields, newest=newest)
 
 
 def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> Fetched:
@@ -443,14 +380,6 @@ def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> 
         row.get("last_stable_offset", -1),
         row.get("log_start_offset", -1),
     )
-
-
-def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
-    """Parse `host:port,host:port` into pairs. Raise ConfigError with the reason."""
-    pairs = [split_address(each) for each in bootstrap.split(",") if each.strip()]
-    if not pairs:
-        raise ConfigError("expected host:port addresses, separated by commas")
-    return pairs
 
 
 def pause(duration_ms: int) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from kproc.broker.config.values import INT_MAX, ConfigError
 from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
-from kproc.spark.brokers import Connecting, parse_bootstrap
+from kproc.spark.broker_clients import Connecting, parse_bootstrap
 from kproc.spark.offsets import Offsets, TopicPartition, from_json
 from kproc.spark.option_values import (
     OptionError,

@@ -6,7 +6,8 @@ import atexit
 import os
 from functools import cache
 
-from kproc.spark.brokers import Connecting, cluster_of
+from kproc.spark.broker_clients import Connecting
+from kproc.spark.brokers import cluster_of
 from kproc.spark.producer import BatchProducer
 from kproc.spark.sink_options import SinkOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.client import ClientError
-from kproc.spark.brokers import parse_bootstrap
+from kproc.spark.broker_clients import parse_bootstrap
 from kproc.spark.produce_nodes import ProduceNode, ProduceNodes
 from kproc.spark.sink_options import ProducerSettings
 from tests.support.scripted_broker import ScriptedBroker
