@@ -26,6 +26,11 @@ _QUEUE_SLOW_MS: Final = 5.0  # A Handler that has time takes a request within ab
 _QUEUE_SLOW_BUSY_MS: Final = 50.0  # Waiting for a core of a busy host rarely takes this long.
 _TIMED_LEAST: Final = 3
 _PAUSED: Final = 0.5  # Handlers below this share are not busy enough to explain a long wait for them.
+_STAGES: Final = {
+    "handler": ("Handlers", "request rings", "processor"),
+    "processor": ("Processors", "answer rings", "handler"),
+}
+"""By role: name of its stage, name of the rings that it reads, and the role that writes these rings."""
 _HOST_BUSY: Final = 0.95
 
 
@@ -76,19 +81,9 @@ def find_bottleneck(
     # Check configured limits before busy roles: a full Acceptor explains why the other roles have little to do.
     if limit is not None:
         return limit
-    for role, stage, full in (
-        ("handler", "Handlers", "request rings"),
-        ("processor", "Processors", "answer rings"),
-    ):
-        mine = [row for row in rows if row["role"] == role and row["pool"] != "control"]
-        busiest = max(mine, key=lambda row: shares[name_of(row)] or 0.0, default=None)
-        if busiest is not None and (shares[name_of(busiest)] or 0.0) >= _BUSY:
-            share = 100 * (shares[name_of(busiest)] or 0.0)
-            feeding = "processor" if role == "handler" else "handler"
-            fill = max((row["ring_fill"] for row in rows if row["role"] == feeding), default=0.0)
-            one = f"{name_of(busiest)} works {share:.0f} % of the time"
-            even = "" if len(mine) < 2 else f" (of {len(mine)}, the idlest {_least(mine, shares):.0f} %)"
-            return Finding(stage, f"{one}{even}; {full} {100 * fill:.0f} % full; {_hint(rows, role)}")
+    busy = _busy(rows, shares, "handler") or _busy(rows, shares, "processor")
+    if busy is not None:
+        return busy
     stuck = [row for row in rows if row["role"] == "processor" and row["ring_fill"] >= _FULL]
     if stuck:
         return Finding("request ring", f"{name_of(stuck[0])}'s is {100 * stuck[0]['ring_fill']:.0f} % full")
@@ -102,6 +97,22 @@ def find_bottleneck(
         or disk
         or _quiet(status, before, shares, seconds)
     )
+
+
+def _busy(rows: list[Mapping[str, Any]], shares: Mapping[str, float | None], role: str) -> Finding | None:
+    """Return a finding if the busiest Handler, or the busiest Processor, works nearly all of the time, else None.
+
+    role: "handler" or "processor". shares: by role the share (0 to 1) of the time in which it worked.
+    """
+    mine = [row for row in rows if row["role"] == role and row["pool"] != "control"]
+    busiest = max(mine, key=lambda row: shares[name_of(row)] or 0.0, default=None)
+    if busiest is None or (shares[name_of(busiest)] or 0.0) < _BUSY:
+        return None
+    stage, full, feeding = _STAGES[role]
+    fill = max((row["ring_fill"] for row in rows if row["role"] == feeding), default=0.0)
+    one = f"{name_of(busiest)} works {100 * (shares[name_of(busiest)] or 0.0):.0f} % of the time"
+    even = "" if len(mine) < 2 else f" (of {len(mine)}, the idlest {_least(mine, shares):.0f} %)"
+    return Finding(stage, f"{one}{even}; {full} {100 * fill:.0f} % full; {_hint(rows, role)}")
 
 
 def _host(rows: list[Mapping[str, Any]], host_busy: float | None) -> Finding | None:

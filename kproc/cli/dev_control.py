@@ -152,12 +152,11 @@ def run_with_control(
     settings |= parse_assignments(given.settings or ())
     settings |= {flag.name: flag.value for flag in flags}
     parent = settings.pop(_PARENT, None)
-    users = tuple(dict.fromkeys(given.users or ()))
     broker = DevBroker(
         settings,
         log_format=given.log_format,
         tls=given.tls,
-        users=users,
+        users=tuple(dict.fromkeys(given.users or ())),
         start_timeout_ms=_START_TIMEOUT_MS,
         stop_timeout_ms=_STOP_TIMEOUT_MS,
     )

@@ -72,31 +72,19 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
     """
     if key is not None and CONSUMER_RECORDS.has(key):
         record_key, content = CONSUMER_RECORDS.decode(key, value)
-        fields: Fields = {
-            "type": _CONSUMER_TYPES[ConsumerRecordType(record_key.record_type)],
-            "group": record_key.group_id,
-        }
-        if record_key.name:
-            is_expression = record_key.record_type is ConsumerRecordType.EXPRESSION
-            fields["regex" if is_expression else "member"] = record_key.name
+        record_type = ConsumerRecordType(record_key.record_type)
+        name_field = "regex" if record_type is ConsumerRecordType.EXPRESSION else "member"
+        fields = _key_fields(_CONSUMER_TYPES[record_type], record_key.group_id, record_key.name, name_field)
         return fields, None if content is None else _consumer_value(content)
     if key is not None and SHARE_RECORDS.has(key):
         record_key, share_content = SHARE_RECORDS.decode(key, value)
-        fields = {
-            "type": _SHARE_TYPES[ShareRecordType(record_key.record_type)],
-            "group": record_key.group_id,
-        }
-        if record_key.name:
-            fields["member"] = record_key.name
+        kind = _SHARE_TYPES[ShareRecordType(record_key.record_type)]
+        fields = _key_fields(kind, record_key.group_id, record_key.name)
         return fields, None if share_content is None else _share_value(share_content)
     if key is not None and STREAMS_RECORDS.has(key):
         record_key, streams_content = STREAMS_RECORDS.decode(key, value)
-        fields = {
-            "type": _STREAMS_TYPES[StreamsRecordType(record_key.record_type)],
-            "group": record_key.group_id,
-        }
-        if record_key.name:
-            fields["member"] = record_key.name
+        kind = _STREAMS_TYPES[StreamsRecordType(record_key.record_type)]
+        fields = _key_fields(kind, record_key.group_id, record_key.name)
         return fields, None if streams_content is None else _streams_value(streams_content)
     decoded = decode_record(key, value)
     if isinstance(decoded, UnknownGroupRecord):
@@ -108,6 +96,14 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
     else:
         fields = {"type": "GroupMetadata", "group": decoded[0].group_id}
     return fields, None if decoded[1] is None else _plain(decoded[1])
+
+
+def _key_fields(kind: str, group_id: str, name: str | None, name_field: str = "member") -> Fields:
+    """Return the fields of a record's key: the name `kind` of its schema, the group, and the member if it has one."""
+    fields: Fields = {"type": kind, "group": group_id}
+    if name:
+        fields[name_field] = name
+    return fields
 
 
 def share_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:

@@ -33,7 +33,7 @@ from kproc.cli.tables import print_table
 from kproc.common.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
-    from kproc.pipeline.model import Pipeline
+    from kproc.pipeline.model import Pipeline, Sink
     from kproc.pipeline.progress import QueryFigures
     from kproc.pipeline.spec import Outside
 
@@ -160,8 +160,7 @@ def reset(
     consent: Consent = Consent(),
 ) -> None:
     """Delete the checkpoints of sinks, after showing them. The next run starts where the specification says."""
-    from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
-    from kproc.pipeline.errors import PipelineError
+    from kproc.pipeline.checkpoint import local_checkpoint, plan_reset
     from kproc.pipeline.lock import CheckpointLock
 
     consent.check("pipeline reset")
@@ -175,15 +174,7 @@ def reset(
                 print_line("nothing to reset: there is no checkpoint")
                 return
             for each in sinks:
-                try:
-                    state = query_state(checkpoint, each)
-                except PipelineError as error:
-                    # A damaged checkpoint is a reason for a reset. Show the damage and continue.
-                    print_line(f"query {each.name}: last batch unknown: {error}")
-                    continue
-                if state.planned is not None:
-                    committed = "none" if state.committed is None else state.committed
-                    print_line(f"query {each.name}: last committed batch {committed}")
+                _print_last_batch(checkpoint, each)
             for path in plan.removed:
                 print_line(f"remove {path}")
             for path in plan.file_logs:
@@ -195,6 +186,22 @@ def reset(
             consent.require("go on?")
             plan.carry_out()
     print_line("reset")
+
+
+def _print_last_batch(checkpoint: Path, sink: Sink) -> None:
+    """Print the last committed batch of a sink's query, if a batch was ever planned."""
+    from kproc.pipeline.checkpoint import query_state
+    from kproc.pipeline.errors import PipelineError
+
+    try:
+        state = query_state(checkpoint, sink)
+    except PipelineError as error:
+        # A damaged checkpoint is a reason for a reset. Show the damage and continue.
+        print_line(f"query {sink.name}: last batch unknown: {error}")
+        return
+    if state.planned is not None:
+        committed = "none" if state.committed is None else state.committed
+        print_line(f"query {sink.name}: last committed batch {committed}")
 
 
 def _die_with(pid: int) -> None:

@@ -244,24 +244,25 @@ class RecordReader:
         # The connection that searches for unreadable batches. Keep it, because a topic with a record every other second
         # is searched in every pause, and a new connection can cost a TLS handshake and a login.
         self._searcher: Client | None = None
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": client_id(),
-                "isolation.level": isolation,  # librdkafka's own default is read_committed, unlike Kafka's.
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 500,
-                "reconnect.backoff.max.ms": 1000,
-                "fetch.queue.backoff.ms": 10,  # librdkafka's default of 1 s halves the speed of a short read.
-                "log_level": 0,
-                "error_cb": self._on_error,
-                **librdkafka_security(),
-                **source.settings,
-            }
-        )
+        self._consumer = Consumer(self._consumer_settings(isolation))
         source.start(self._consumer)
+
+    def _consumer_settings(self, isolation: str) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self._bootstrap,
+            "client.id": client_id(),
+            "isolation.level": isolation,  # librdkafka's own default is read_committed, unlike Kafka's.
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 500,
+            "reconnect.backoff.max.ms": 1000,
+            "fetch.queue.backoff.ms": 10,  # librdkafka's default of 1 s halves the speed of a short read.
+            "log_level": 0,
+            "error_cb": self._on_error,
+            **librdkafka_security(),
+            **self._source.settings,
+        }
 
     @property
     def is_done(self) -> bool:

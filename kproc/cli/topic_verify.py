@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -55,26 +56,16 @@ def verify(
     """
     if partition and not names:
         usage_error("--partition: name a topic")
-    rows: list[dict[str, Any]] = []
     failures: list[str] = []
     errors: dict[Partition, str] = {}
-    internal: set[str] = set()
     with connect_for_records(bootstrap) as client:
         client.timeout_ms = PATIENCE_MS
-        for topic in _topics(client, names):
-            if topic.get("is_internal"):
-                internal.add(topic["name"])
-            numbers = chosen_partitions(topic, partition)
-            starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
-            ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
-            for number in ends:
-                try:
-                    rows.append(_verify(client, topic["name"], number, starts[number], ends[number]))
-                except Failure as failure:
-                    failures.append(f"partition not read to its end: {failure}")
+        topics = _topics(client, names)
+        rows = [row for topic in topics for row in _verify_topic(client, topic, partition, errors, failures)]
     if output is Format.JSON:
         print_json(rows)
     else:
+        internal = {topic["name"] for topic in topics if topic.get("is_internal")}
         _print(rows, internal if not names else set())
     unreadable = [f"{row['topic']}-{row['partition']}" for row in rows if row["unreadable"]]
     problems = [f"batches that cannot be read: {', '.join(unreadable)}"] if unreadable else []
@@ -88,6 +79,27 @@ def _topics(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
     if names:
         return find_topics(client, names)
     return checked_topics(client, sorted(topic["name"] for topic in topic_metadata(client, None)))
+
+
+def _verify_topic(
+    client: Client,
+    topic: dict[str, Any],
+    partition: list[int] | None,
+    errors: dict[Partition, str],
+    failures: list[str],
+) -> Iterator[dict[str, Any]]:
+    """Read the chosen partitions of a topic, and yield the counts of each as `_verify` returns them.
+
+    Add offline partitions to `errors`, and a message to `failures` for a partition that cannot be read to its end.
+    """
+    numbers = chosen_partitions(topic, partition)
+    starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
+    ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
+    for number in ends:
+        try:
+            yield _verify(client, topic["name"], number, starts[number], ends[number])
+        except Failure as failure:
+            failures.append(f"partition not read to its end: {failure}")
 
 
 def _verify(client: Client, topic: str, partition: int, start: int, end: int) -> dict[str, Any]:

@@ -97,26 +97,11 @@ def add_user(
     Add the first user before the broker's first start: `kproc user add admin --data DIR`.
     """
     kinds = _kinds(mechanism)
-    if not name:
-        usage_error(
-            "Username must not be empty"
-        )  # Kafka's words. A dry run sends no request that could say it.
-    if not name.isascii() or "\0" in name:
-        usage_error(f"{name!r}: SCRAM user names must be ASCII")
+    _check_name(name)
     offline = _offline(data, config)  # Check settings before the prompt for a password.
     words = "{result} {user} by {mechanism}"
     if dry_run:
-        is_new = offline is not None and not _metadata_of(offline).exists()
-        there = {} if is_new else dict(_users(bootstrap, offline, is_change=True)).get(name, {})
-        rows = [
-            {
-                "result": "would change the password of" if kind.number in there else "would add",
-                "user": name,
-                "mechanism": kind.name,
-            }
-            for kind in kinds
-        ]
-        print_done(rows, words, output)
+        print_done(_planned_rows(name, kinds, bootstrap, offline), words, output)
         return
     password = _password(name, password_file)
     # Send a request for each mechanism, because a request may contain a user only once.
@@ -185,6 +170,31 @@ def _credential(name: str, kind: ScramKind, password: str, iterations: int) -> R
     salted = salted_password(kind, password, salt, iterations)
     row = {"name": name, "mechanism": kind.number, "iterations": iterations, "salt": salt}
     return row | {"salted_password": salted}
+
+
+def _check_name(name: str) -> None:
+    """Raise a usage error for a name that the broker would reject, because a dry run sends no request that does."""
+    if not name:
+        usage_error("Username must not be empty")  # Kafka's words.
+    if not name.isascii() or "\0" in name:
+        usage_error(f"{name!r}: SCRAM user names must be ASCII")
+
+
+def _planned_rows(
+    name: str, kinds: list[ScramKind], bootstrap: str, offline: Config | None
+) -> list[dict[str, Any]]:
+    """Return the rows that --dry-run prints for a user: for each mechanism, if the user has a password for it."""
+    # A new data directory has no users.
+    is_new = offline is not None and not _metadata_of(offline).exists()
+    there = {} if is_new else dict(_users(bootstrap, offline, is_change=True)).get(name, {})
+    return [
+        {
+            "result": "would change the password of" if kind.number in there else "would add",
+            "user": name,
+            "mechanism": kind.name,
+        }
+        for kind in kinds
+    ]
 
 
 def _kinds(mechanisms: list[str] | None) -> list[ScramKind]:
