@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from kproc.client import ApiError
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.reading import EARLIEST, LATEST
+from kproc.spark.broker_clients import BrokerClients
 from kproc.spark.brokers import Cluster, UnknownTopic
 from kproc.spark.input_partitions import TopicRange
 from kproc.spark.look_up import DataLoss, LookUp
@@ -154,15 +155,15 @@ def test_an_answer_that_leaves_partitions_out_is_an_error(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(partitions=2)
-    ask = Cluster._request
+    ask = BrokerClients.request
 
-    def partly(self: Cluster, address: Any, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
+    def partly(self: BrokerClients, address: Any, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
         answer = ask(self, address, api_key, *given, **more)
         if api_key == ApiKey.LIST_OFFSETS:
             del answer["topics"][0]["partitions"][1:]
         return answer
 
-    monkeypatch.setattr(Cluster, "_request", partly)
+    monkeypatch.setattr(BrokerClients, "request", partly)
     cluster = Cluster(broker.bootstrap)
     wanted = {TopicPartition(name, 0): EARLIEST, TopicPartition(name, 1): LATEST}
     with pytest.raises(ApiError, match=rf"the response to ListOffsets lacks {name}-[01]"):
