@@ -1,4 +1,4 @@
-"""ConnectionMigration: gives connections to other Processors and adopts theirs, each step by step.
+"""ConnectionMigration: gives connections to other Processors, each step by step. adoption.py adopts theirs.
 
 The states of one migration. The connection is not read until the end:
 
@@ -20,31 +20,21 @@ import logging
 import select
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kproc.broker.processor.adoption import ConnectionAdoption, claim
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import CLOSING, PAUSED, Pause
 from kproc.broker.processor.connection_table import ConnectionTable
-from kproc.broker.processor.frame_memory import FrameMemory
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.handler_set import HandlerSet
-from kproc.broker.processor.migration_channel import (
-    GIVE,
-    REFUSED,
-    TAKEN,
-    ArrivedConnection,
-    MigrationChannel,
-    restore_connection,
-)
+from kproc.broker.processor.migration_channel import GIVE, REFUSED, TAKEN, MigrationChannel
 from kproc.broker.processor.migration_state import MigrationState
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.transport.agent import AgentId
-from kproc.broker.transport.envelope import FLAG_MOVED, HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
+from kproc.broker.transport.envelope import FLAG_MOVED, HEAD, MOVE_OUT, SEQUENCE_MASK
 from kproc.common.clock import Clock
-
-if TYPE_CHECKING:
-    from kproc.broker.processor.connection_counters import ConnectionCounters
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +44,14 @@ _RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is
 
 
 class ConnectionMigration:
-    """Migrates connections to other Processors and adopts theirs, step by step.
+    """Migrates connections to other Processors, step by step. Connections from them go to `adoption`.
 
     One per Processor, which calls `work` in each duty cycle while `is_active`.
     """
 
     __slots__ = (
-        "_arrived", "_asked", "_attempt", "_by_peer", "_clock", "_counters", "_handlers", "_is_over", "_memory",
-        "_ready", "_retry_ns", "_state", "_table", "_targets", "_timed", "_todo", "_watch", "channels",
+        "_adoption", "_asked", "_attempt", "_by_peer", "_clock", "_handlers", "_is_over", "_ready", "_retry_ns",
+        "_state", "_table", "_targets", "_timed", "_todo", "_watch", "channels",
     )  # fmt: skip
 
     def __init__(
@@ -70,18 +60,16 @@ class ConnectionMigration:
         handlers: HandlerSet,
         state: ProcessorState,
         *,
-        counters: ConnectionCounters,
+        adoption: ConnectionAdoption,
         timed: TimedRequests,
-        memory: FrameMemory,
         clock: Clock,
     ) -> None:
         self._table = table
         self._handlers = handlers
         self._state = state
         self._watch = table.watch
-        self._counters = counters
+        self._adoption = adoption
         self._timed = timed
-        self._memory = memory
         self._clock = clock
         self.channels: dict[int, MigrationChannel] = {}  # By descriptor.
         self._by_peer: dict[AgentId, MigrationChannel] = {}
@@ -90,7 +78,6 @@ class ConnectionMigration:
         self._asked: dict[Connection, None] = {}
         self._ready: dict[Connection, None] = {}
         self._targets: deque[AgentId] = deque()
-        self._arrived: deque[tuple[MigrationChannel, ArrivedConnection]] = deque()
         self._attempt = 0
         self._retry_ns = 0
         self._is_over = False
@@ -103,7 +90,7 @@ class ConnectionMigration:
             self._todo
             or self._asked
             or self._ready
-            or self._arrived
+            or self._adoption.arrived
             or any(channel.given or channel.has_unsent for channel in self._by_peer.values())
         )
 
@@ -161,8 +148,7 @@ class ConnectionMigration:
             for connection in channel.given.values():
                 connection.transport.close()
             channel.close()
-        for _, given in self._arrived:
-            given.close()
+        self._adoption.close()
         self.channels.clear()
         self._by_peer.clear()
 
@@ -253,10 +239,7 @@ class ConnectionMigration:
                 done += 1
         for channel in self._by_peer.values():
             channel.flush()
-        while self._arrived and self._accept_or_refuse(*self._arrived[0]):
-            self._arrived.popleft()
-            done += 1
-        return done
+        return done + self._adoption.work()
 
     def advance(self, connection: Connection) -> None:
         """Mark the connection as ready if no answer but the kept ones is outstanding. `work` then sends it away."""
@@ -380,9 +363,7 @@ class ConnectionMigration:
             kind, connection_id, given = message
             if kind == GIVE:
                 assert given is not None
-                # Answer in the order of arrival, so that no connection waits behind later ones.
-                if self._arrived or not self._accept_or_refuse(channel, given):
-                    self._arrived.append((channel, given))
+                self._adoption.add(channel, given)
                 continue
             connection = channel.given.pop(connection_id)
             if kind == TAKEN:
@@ -392,20 +373,6 @@ class ConnectionMigration:
                 assert kind == REFUSED, kind
                 self._came_back(connection)
 
-    def _accept_or_refuse(self, channel: MigrationChannel, given: ArrivedConnection) -> bool:
-        """Send TAKEN and adopt the connection, or send REFUSED. Return False if the answer cannot be sent yet."""
-        if not given.is_whole or given.state is None or not self._can_adopt(given):
-            if not channel.try_answer(REFUSED, given.id):
-                return False
-            given.close()
-            return True
-        # Send TAKEN first. If we die right after it, the giver still reads it and gives the connection to nobody else.
-        # Only after TAKEN may we read the connection and claim its kept answers.
-        if not channel.try_answer(TAKEN, given.id):
-            return False
-        self._adopt(given)
-        return True
-
     def _release(self, connection: Connection) -> None:
         """Close our copy of the socket without a shutdown, which would end the connection for the new Processor."""
         self._table.free_block(connection)
@@ -413,53 +380,3 @@ class ConnectionMigration:
         self._handlers.send_disconnected(connection, FLAG_MOVED)
         connection.counters.moved_away(connection)
         self._timed.discard_connection(connection.id)
-
-    def _can_adopt(self, given: ArrivedConnection) -> bool:
-        """Return True if `_adopt` will succeed: memory is reserved and the connection's Handler has a link."""
-        given_state = given.state
-        assert given_state is not None
-        by_index = self._handlers.by_index
-        target = by_index.get(given_state.target)
-        # Only the Handler that keeps the answers can send them, so it must have a link to this Processor.
-        has_handler = bool(by_index) and (
-            not given_state.kept or (target is not None and target.link is not None)
-        )
-        if not self._state.keeps_connections or not has_handler or given.sock is None:
-            given.release_block()
-            return False
-        return given.has_room(self._memory)
-
-    def _adopt(self, given: ArrivedConnection) -> None:
-        """Register a connection that another Processor gave. TAKEN has already been sent."""
-        state = given.state
-        assert state is not None
-        # The home may have died or left since the other Processor packed the state.
-        home = self._handlers.by_index.get(state.home)
-        if home is None or home.link is None:
-            home = self._handlers.least_busy()
-        connection = restore_connection(given, home, self._counters)
-        if state.kept:
-            connection.target = self._handlers.by_index[state.target]
-        block = given.read_block()
-        if block is not None:
-            self._memory.assign(connection, block)
-        self._watch.register(connection, PAUSED)
-        self._table.keep(connection)
-        connection.counters.moved_in(connection)
-        if state.is_stalled:
-            self._table.stalled[connection] = None
-        connection.throttled_ns = state.throttled_ns
-        if state.throttled_until_ns:
-            self._table.throttle(connection, state.throttled_until_ns)
-        if state.kept:
-            claim(connection, state.kept)
-        self._state.press()
-        self._table.update_interest(connection)
-        self._table.close_if_listener_is_gone(connection)
-
-
-def claim(connection: Connection, kept: list[int]) -> None:
-    """Send MOVE_IN, so that the Handler sends the kept answers of these requests to this Processor."""
-    assert connection.target.link is not None
-    head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
-    connection.target.notify(MOVE_IN, head, pack_sequences(kept))

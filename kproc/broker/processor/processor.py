@@ -9,7 +9,8 @@ It is made of parts, which share ProcessorState:
     HandoffReceiver      registers the sockets that Acceptors hand over                   handoff_receiver.py
     HandlerSet           the Handlers that have a link                                    handler_set.py
     HandlerAssignment    which connection has which Handler as its home                   handler_assignment.py
-    ConnectionMigration  gives connections to other Processors and adopts theirs          migration.py
+    ConnectionMigration  gives connections to other Processors                            migration.py
+    ConnectionAdoption   adopts the connections that other Processors give                adoption.py
 
 A duty cycle (Processor.do_work) has these steps:
 
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.adoption import ConnectionAdoption
 from kproc.broker.processor.block_waits import BlockWaits
 from kproc.broker.processor.connection_counters import ClientCounters, ProbeCounters
 from kproc.broker.processor.connection_table import ConnectionTable
@@ -137,8 +139,9 @@ class Processor(Role):
             agent_id, state, watch=EpollWatch(self._epoll), handlers=handlers, budget=budget, clock=clock
         )
         table.logins = logins
+        adoption = ConnectionAdoption(table, handlers, state, counters=self._counters, memory=memories.arena)
         self.migration = migration = ConnectionMigration(
-            table, handlers, state, counters=self._counters, timed=timed, memory=memories.arena, clock=clock
+            table, handlers, state, adoption=adoption, timed=timed, clock=clock
         )
         self._assignment = HandlerAssignment(table, handlers, blocks=blocks, migration=migration, timed=timed)
         self._slow_frames = SlowFrameReaper(

@@ -122,26 +122,6 @@ def test_begun_small_frame_travels(rig: MoveRig) -> None:
     assert only(rig.handler.take()).body == b"in two pieces"
 
 
-def test_begun_large_frame_travels_from_arena_to_arena(rig: MoveRig) -> None:
-    client = rig.connect(0)
-    body = random.Random(1).randbytes(100_000)
-    frame = framed(body)
-    client.sendall(frame[:70_000])
-    rig.step(5)
-    assert rig.arenas[0].lent_count() == 1
-    rig.processors[0].begin_leave([ONE])
-    rig.step(5)
-    assert (rig.arenas[0].lent_count(), rig.arenas[1].lent_count()) == (0, 1)
-    client.sendall(frame[70_000:])
-    rig.step(5)
-    work = only(rig.handler.take())
-    assert work.body == body
-    rig.handler.answer(work, framed(b"stored"))
-    rig.step(2)
-    assert received(client) == framed(b"stored")
-    assert rig.arenas[1].lent_count() == 0
-
-
 def test_half_written_answer_of_bytes_and_file_ranges_travels(rig: MoveRig, tmp_path: Path) -> None:
     """Also when the file has gone meanwhile: the descriptor travels, not the path."""
     client = rig.connect(0)
@@ -357,15 +337,6 @@ def test_client_software_and_age_travel(rig: MoveRig) -> None:
     assert after["accepted_ms"] == before["accepted_ms"]
 
 
-def test_counts_follow_the_connection(rig: MoveRig) -> None:
-    rig.connect(0)
-    rig.step()
-    rig.processors[0].begin_leave([ONE])
-    rig.step(4)
-    assert rig.processors[0]._reporter.totals == {}
-    assert list(rig.processors[1]._reporter.totals.values()) == [1]
-
-
 # -- who leaves, refuses or dies -----------------------------------------------------------------------------
 
 
@@ -387,23 +358,6 @@ def test_connections_are_spread_over_the_targets(start: Start) -> None:
     assert rig.held() == {0: 0, 1: 30, 2: 30}
     for client in clients:
         exchange(rig, client)
-
-
-def test_refused_connection_goes_to_the_next_target(start: Start) -> None:
-    rig = start(count=3)
-    client = rig.connect(0)
-    client.sendall(framed(b"long poll"))
-    rig.step(2)
-    work = only(rig.handler.take())
-    rig.processors[1].begin_leave([TWO])  # It takes nobody any more.
-    rig.processors[0].begin_leave([ONE, TWO])
-    for _ in range(10):
-        rig.step(3)
-        rig.clock.advance_ms(101)
-    assert rig.held() == {0: 0, 1: 0, 2: 1}
-    rig.handler.answer(work, framed(b"news"))
-    rig.step(2)
-    assert received(client) == framed(b"news")
 
 
 def test_target_that_dies_before_it_takes_loses_nothing(start: Start) -> None:
