@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Final
 
 from kproc.broker.acceptor.accepted_socket import configure, flags_of, is_loopback, remote_address
 from kproc.broker.acceptor.connection_counts import ConnectionCounts
-from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve
+from kproc.broker.acceptor.connection_limits import ConnectionLimits
 from kproc.broker.acceptor.connection_quotas import TOO_MANY, ConnectionQuotas
 from kproc.broker.acceptor.handoff_queue import Accepted, HandoffQueue
+from kproc.broker.acceptor.resolved_limits import LimitsFor, ResolvedLimits
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.config.listeners import is_address
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.role.handoff import address_text
-from kproc.broker.role.lookups import Found, Lookups
+from kproc.broker.role.lookups import Lookups
 from kproc.broker.role.role import Role
 from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
@@ -54,8 +54,6 @@ _NAMES_AT_START_S: Final = 1.0
 _NAMES_S: Final = 0.05
 _LOOKUP_NS: Final = 50_000_000  # Interval at which a pending look-up is polled.
 
-LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
-
 
 class Acceptor(Role):
     """Accepts the connections of one listener within the quotas and passes them to the Processors. One per listener."""
@@ -78,19 +76,15 @@ class Acceptor(Role):
     ) -> None:
         """Create the Acceptor of the bound socket `listening`.
 
-        limits_for: returns the limits by the dynamic settings. Its second argument returns the addresses of a host
-        name, or none before the name is resolved.
+        limits_for: returns the limits by the dynamic settings; see ResolvedLimits.
         rate_events_elsewhere: returns the sum of the metric connection_rate_events over the other Acceptors.
         """
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._listening = listening
         self._send_buffer_bytes = send_buffer_bytes
         self._protocol_flags = flags_of(protocol)
-        self._limits_for = limits_for
         self._counts = ConnectionCounts()
-        self._settings = DynamicSettings()
         self._lookups = Lookups(clock.now_ns)
-        self._addresses: dict[str, list[str]] = {}  # By host name that a limit mentions.
         self.quotas = ConnectionQuotas(
             listener_index,
             counts=self._counts,
@@ -121,7 +115,8 @@ class Acceptor(Role):
         # A client can reset its connection between epoll's report and accept(2), which would then wait for the next
         # client.
         listening.setblocking(False)
-        self._put_in_force(_NAMES_AT_START_S)
+        self._limits = ResolvedLimits(limits_for, self.quotas, self._lookups)
+        self._limits.apply(DynamicSettings(), _NAMES_AT_START_S)
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -147,39 +142,9 @@ class Acceptor(Role):
     def apply_settings(self, settings: DynamicSettings) -> None:
         """Put changed limits into force, from the next connection on.
 
-        A limit that names a host holds once that name is resolved. A name is resolved once for as long as some limit
-        mentions it; if that failed, the next change of the settings tries it again.
+        A limit that names a host holds once that name is resolved.
         """
-        self._settings = settings
-        self._put_in_force(_NAMES_S)
-
-    def _put_in_force(self, patience_s: float) -> None:
-        names = self._apply_limits()
-        self._addresses = {name: found for name, found in self._addresses.items() if name in names}
-        unknown = {name for name in names if not self._addresses.get(name)}
-        # If a look-up is pending, `_on_found` starts another one for the names that were added meanwhile.
-        if unknown and not self._lookups.is_busy:
-            self._lookups.resolve(unknown, self._on_found)
-            self._lookups.wait(patience_s)
-
-    def _apply_limits(self) -> set[str]:
-        """Put the limits into force with the addresses known so far. Return the host names in the limits."""
-        names: set[str] = set()
-
-        def resolve(host: str) -> list[str]:
-            if is_address(host):
-                return [host]
-            names.add(host)
-            return self._addresses.get(host, [])
-
-        self.quotas.apply(self._limits_for(self._settings, resolve))
-        return names
-
-    def _on_found(self, found: Found) -> None:
-        self._addresses.update(found)
-        unasked = self._apply_limits() - self._addresses.keys()
-        if unasked:
-            self._lookups.resolve(unasked, self._on_found)
+        self._limits.apply(settings, _NAMES_S)
 
     def next_deadline_ms(self) -> int:
         now_ns = self._clock.now_ns()
