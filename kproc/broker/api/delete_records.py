@@ -82,16 +82,20 @@ def handle_partition(
     except OSError:  # The log is offline.
         on_answer(_failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
         return
+    if start != before:
+        owned.after_start_moved()
+    # Confirm the start even if the log starts there already, because an earlier request may have failed to write it.
+    _confirm_start(services, log, index, start, on_answer)
+
+
+def _confirm_start(services: Services, log: Log, index: int, start: int, on_answer: OnAnswer) -> None:
+    """Answer when log-start-offset-checkpoint, which the cleaner writes, has this start of the log."""
     answer = {"partition_index": index, "low_watermark": start, "error_code": int(ErrorCode.NONE)}
     # A log without a row in the checkpoint begins at its first segment, so a start of 0 needs no row.
     if not start:
         on_answer(answer)
         return
-    if start != before:
-        owned.after_start_moved()
 
-    # Write the start to the checkpoint even if the log starts there already, because an earlier request may have failed
-    # to write it.
     def on_reply(reply: Done | Lost) -> None:
         # The cleaner has died. Its successor will write the new start, but this cannot be confirmed now.
         if isinstance(reply, Lost):

@@ -83,25 +83,8 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     if _FOUND in request:
         return _answer(context, request, request[_FOUND])
     wanted: list[Fields] | None = request["topics"]
-    topics = context.services.image.topics_by_name
     if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
-        # All topics are described in slices, so that a cluster of 10,000 topics does not stop the Handler's other
-        # clients.
-        if len(topics) > division.SLICE_ROWS:
-            context.divide(
-                lambda: {
-                    **request,
-                    "topics": [
-                        {"name": name, _LISTED: True} for name in context.services.image.topics_by_name
-                    ],
-                    # A topic that was deleted between two slices must not be created again by a request that asked for
-                    # all topics.
-                    "allow_auto_topic_creation": False,
-                }
-            )
-            return None
-        hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
-        return _describe(context, request, [topic for name, topic in topics.items() if name not in hidden])
+        return _describe_all(context, request)
     hidden = _not_to_be_seen(context, wanted)
     absent = _absent(context, request, wanted, hidden)
     refused = _not_to_be_created(context, absent)
@@ -122,6 +105,25 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
     context.ask_controller(CHANGE, Change("auto_create_topics", body), on_reply)
     return None
+
+
+def _describe_all(context: RequestContext, request: Fields) -> Fields | None:
+    """Return the answer for all topics that the client may see. Divide the request if there are many; return None."""
+    topics = context.services.image.topics_by_name
+    # All topics are described in slices, so that a cluster of 10,000 topics does not stop the Handler's other clients.
+    if len(topics) > division.SLICE_ROWS:
+        context.divide(
+            lambda: {
+                **request,
+                "topics": [{"name": name, _LISTED: True} for name in context.services.image.topics_by_name],
+                # A topic that was deleted between two slices must not be created again by a request that asked for all
+                # topics.
+                "allow_auto_topic_creation": False,
+            }
+        )
+        return None
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
+    return _describe(context, request, [topic for name, topic in topics.items() if name not in hidden])
 
 
 def error_response(request: Fields, code: int, _message: str | None) -> Fields:

@@ -56,23 +56,25 @@ def handle_states(
         context.reply({"results": []})
         return
     check = find_problem or find_negative
+    # Each row of the request with its topic's id, and the error message for an invalid row.
     rows = [
-        (topic["topic_id"] or ZERO_UUID, row) for topic in request["topics"] for row in topic["partitions"]
+        (topic["topic_id"] or ZERO_UUID, row, check(row))
+        for topic in request["topics"]
+        for row in topic["partitions"]
     ]
-    problems = [check(row) for _, row in rows]
     items = [
         Item(state_key(group_id, topic_id, row["partition"]), arguments_of(row))
-        for (topic_id, row), problem in zip(rows, problems, strict=True)
+        for topic_id, row, problem in rows
         if problem is None
     ]
 
     def on_done(outcomes: list[Any]) -> None:
         left = iter(outcomes)
         results = [
-            _failed(row, ErrorCode.INVALID_REQUEST, problem)
-            if problem is not None
-            else _result(row, next(left), verb, fields_of)
-            for (_, row), problem in zip(rows, problems, strict=True)
+            _result(row, next(left), verb, fields_of)
+            if problem is None
+            else _failed(row, ErrorCode.INVALID_REQUEST, problem)
+            for _, row, problem in rows
         ]
         context.reply(_by_topic(request, results))
 

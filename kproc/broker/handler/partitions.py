@@ -193,25 +193,29 @@ class Partitions:
         try:
             log = self._opener.open(topic, partition, row)
         except (Corrupt, OSError) as error:
-            # A Shortage passes, so the next request tries again. Any other error is remembered until the next start.
-            if isinstance(error, Shortage):
-                logger.warning(
-                    "cannot open partition %s-%d now, the next request tries again: %s", key[0], key[1], error
-                )
-            else:
-                logger.error(
-                    "cannot open partition %s-%d, so it is offline until the broker's next start: %s",
-                    *key,
-                    error,
-                )
-                self._damaged[key] = str(error)
-                self.offline = {**self.offline, key: str(error)}
+            self._record_failed_opening(key, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         owned = self._adopt(key, log, partition)
         if self._waits_for_sync:
             self._hide_unconfirmed(owned, row)
         owned.publish()
         return owned
+
+    def _record_failed_opening(self, key: PartitionKey, error: Corrupt | OSError) -> None:
+        """Log that a partition's log cannot be opened, and remember it until the broker's next start.
+
+        A Shortage passes, so it is not remembered, and the next request tries again.
+        """
+        if isinstance(error, Shortage):
+            logger.warning(
+                "cannot open partition %s-%d now, the next request tries again: %s", key[0], key[1], error
+            )
+            return
+        logger.error(
+            "cannot open partition %s-%d, so it is offline until the broker's next start: %s", *key, error
+        )
+        self._damaged[key] = str(error)
+        self.offline = {**self.offline, key: str(error)}
 
     @staticmethod
     def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:

@@ -155,6 +155,22 @@ class Handshakes:
 
         Return how many clients were answered, or closed because they hung up or waited too long.
         """
+        answered, closed = self._answer_waiting()
+        self._is_blocked = not answered and not closed
+        while self._hello_bytes > _HELLO_BYTES_MAX:
+            # Close the newest connection of the address whose first records take most memory, because the others of
+            # that address have waited longer.
+            victim = next(reversed(self._hello_shares.largest_holders()))
+            self._table.close(victim, "first records of TLS handshakes take too much memory")
+        fresh, self._newly_waiting = self._newly_waiting, []
+        for fd in fresh:
+            newcomer = self._connections.get(fd)
+            if newcomer is not None and fd in self._turns.get(_key_of(newcomer), ()):
+                self._table.pause(newcomer, Pause.HANDSHAKE)
+        return answered + closed
+
+    def _answer_waiting(self) -> tuple[int, int]:
+        """Answer waiting clients for up to _TURN_NS. Return how many were answered, and how many were closed."""
         until_ns = self._clock.now_ns() + _TURN_NS
         oldest_ns = self._state.now_ns - self._timeout_ns
         answered = closed = blocked = 0
@@ -179,18 +195,7 @@ class Handshakes:
                 answered += 1
             else:
                 blocked += 1
-        self._is_blocked = not answered and not closed
-        while self._hello_bytes > _HELLO_BYTES_MAX:
-            # Close the newest connection of the address whose first records take most memory, because the others of
-            # that address have waited longer.
-            victim = next(reversed(self._hello_shares.largest_holders()))
-            self._table.close(victim, "first records of TLS handshakes take too much memory")
-        fresh, self._newly_waiting = self._newly_waiting, []
-        for fd in fresh:
-            newcomer = self._connections.get(fd)
-            if newcomer is not None and fd in self._turns.get(_key_of(newcomer), ()):
-                self._table.pause(newcomer, Pause.HANDSHAKE)
-        return answered + closed
+        return answered, closed
 
     def _next_turn(self) -> tuple[bytes, WaitingHello]:
         """Return the oldest waiting client of the address whose turn it is. The next turn is another address's."""

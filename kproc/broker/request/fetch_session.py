@@ -137,6 +137,21 @@ class SessionCache:
             self._discard(request.session_id)
             targets = list(targets_of(request))
             return targets, self._create(targets, now_ns, uses_topic_ids=version >= 13), False
+        session = self._get_for(request, version)
+        session.last_used_ns = now_ns
+        self._update(session, request)
+        self._discard_oldest()
+        if not session.targets:
+            self._discard(session.id)
+            # As in Kafka, a session without partitions ends. This request may have forgotten the last ones.
+            return list(targets_of(request)), None, False
+        return list(session.targets.values()), session, True
+
+    def _get_for(self, request: FetchRequest, version: int) -> FetchSession:
+        """Return the session that an incremental request continues, now the most recently used one.
+
+        Raises KafkaError if the session does not exist, or does not fit the request.
+        """
         session = self._sessions.pop(request.session_id, None)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -149,7 +164,10 @@ class SessionCache:
         # by name.
         if session.uses_topic_ids != (version >= 13):
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.last_used_ns = now_ns
+        return session
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+        """Apply an incremental request. Discard a session that becomes too large, and raise KafkaError."""
         before_bytes = session.size_bytes
         session.update(request)
         self.size_bytes += session.size_bytes - before_bytes
@@ -158,12 +176,6 @@ class SessionCache:
             # allowed Fetch.
             self._discard(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        self._discard_oldest()
-        if not session.targets:
-            self._discard(session.id)
-            # As in Kafka, a session without partitions ends. This request may have forgotten the last ones.
-            return list(targets_of(request)), None, False
-        return list(session.targets.values()), session, True
 
     def targets(self, session_id: int) -> list[FetchTarget]:
         """Return the partitions of a session. Empty if the session does not exist."""

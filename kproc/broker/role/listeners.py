@@ -192,33 +192,40 @@ def _bind(
             raise FatalError(f"listeners: {problem}")
     for family, address in addresses:
         try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # This machine lacks the address family, or no descriptor is left.
-            last = error
-            continue
-        try:
-            # Set SO_REUSEADDR. Otherwise a restarted broker could not bind while connections of its predecessor are in
-            # TIME_WAIT.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # An empty host means all interfaces, so its socket of IPv6 must accept IPv4, too. A kernel without the
-                # option accepts both anyway.
-                with contextlib.suppress(OSError):
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
-            if config.socket_receive_buffer_bytes > 0:
-                # Set SO_RCVBUF before listen(2): accepted sockets inherit it, and it decides the TCP window scale.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
-            sock.bind(address)
-            sock.setblocking(False)
+            return _bind_address(family, address, config, is_for_all=not end_point.host)
         except OSError as error:
-            sock.close()
             last = error
-            continue
-        return sock
     if last is None:
         raise FatalError(f"listeners: cannot resolve the host of {end_point}")
     # Show strerror, because getaddrinfo and bind use different ranges of error numbers.
     raise FatalError(f"{setting}: cannot bind {end_point}: {_reason(last, end_point.port)}") from last
+
+
+def _bind_address(
+    family: int, address: tuple[str, int], config: Config, *, is_for_all: bool
+) -> socket.socket:
+    """Bind one socket to one address. `is_for_all`: the socket must accept clients of IPv4 and of IPv6. Raises OSError.
+
+    An error also comes from a machine that lacks the address family, and without a free descriptor.
+    """
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Set SO_REUSEADDR. Otherwise a restarted broker could not bind while connections of its predecessor are in
+        # TIME_WAIT.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # A kernel without the option accepts both anyway.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if is_for_all else 1)
+        if config.socket_receive_buffer_bytes > 0:
+            # Set SO_RCVBUF before listen(2): accepted sockets inherit it, and it decides the TCP window scale.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+        sock.bind(address)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _reason(error: OSError, port: int) -> str:

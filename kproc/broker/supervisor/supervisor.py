@@ -86,11 +86,9 @@ class Supervisor:
         self._is_restoring = False
         if kept is None:
             remove_snapshots(self._directory.path)
-        self._epoll = select.epoll()
-        self._epoll.register(self._signals.fd, select.EPOLLIN)
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
-        if self._guardian is not None:
-            self._epoll.register(self._guardian, select.EPOLLIN)
+        self._window = StatusWindow(self._describe)
+        self._epoll = self._watch_descriptors()
         plan = self._sockets.make_plan(self._clock, self._directory.cluster_id)
         self._children = self._make_children(plan)
         self._table = self._children.table
@@ -101,23 +99,31 @@ class Supervisor:
         self._operations = SupervisorOperations(self._children, self._scaler, snapshots)
         self._heartbeats = HeartbeatMonitor(self._children, on_change=self._send_processes)
         self._started_ns = self._clock.now_ns()
-        self._window = StatusWindow(self._describe)
-        self._epoll.register(self._window.fileno(), select.EPOLLIN)
         self._is_init = os.getpid() == 1
-        self._reloader = Reloader(
-            config,
-            plan.fs,
-            reread=reread,
-            ask=self._send_controller_request,
-            in_force=lambda: self._children.settings,
-            wall_ms=self._clock.wall_ms,
-        )
+        self._reloader = self._make_reloader(plan, reread)
         self._has_settings = False
         self._owes_processes = False
         self._has_started = False
         self._must_stop = self._is_reloading = False
         self._failure: str | None = None
         self._status = 0  # The exit status of the process.
+
+    def _watch_descriptors(self) -> select.epoll:
+        epoll = select.epoll()
+        for fd in (self._signals.fd, self._guardian, self._window.fileno()):
+            if fd is not None:
+                epoll.register(fd, select.EPOLLIN)
+        return epoll
+
+    def _make_reloader(self, plan: BrokerPlan, reread: Reread | None) -> Reloader:
+        return Reloader(
+            self._config,
+            plan.fs,
+            reread=reread,
+            ask=self._send_controller_request,
+            in_force=lambda: self._children.settings,
+            wall_ms=self._clock.wall_ms,
+        )
 
     def _make_children(self, plan: BrokerPlan) -> Children:
         return Children(

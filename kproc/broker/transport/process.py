@@ -204,21 +204,8 @@ def _run_child(
     """
     status = 70  # EX_SOFTWARE, unless `main` returns.
     try:
-        # Ignore signals to stop, because Ctrl-C and a service manager's SIGTERM reach every process of the group, and
-        # only the supervisor decides in which order the roles stop.
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
-        for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_DFL)
-        # Unblock all signals, also those that the parent has blocked itself.
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        # Die with the supervisor. A role that survived it would hold the data directory's lock and the port, and the
-        # next broker could not start.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # Exit if the parent died before prctl(PR_SET_PDEATHSIG) took effect, because the kernel then sends no signal.
-        if os.getppid() != parent_pid:
-            os._exit(0)
+        _set_child_signals()
+        _die_with(parent_pid)
         # Linux stores at most 15 bytes of a process's name.
         _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
         close_all_but(keep)
@@ -231,6 +218,33 @@ def _run_child(
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))
     finally:
         _exit_process(status)
+
+
+def _set_child_signals() -> None:
+    """Ignore the signals that stop a broker, and give all others their default effect.
+
+    Ctrl-C and a service manager's SIGTERM reach every process of the group, but only the supervisor decides in which
+    order the roles stop.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    # Unblock all signals, also those that the parent has blocked itself.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _die_with(parent_pid: int) -> None:
+    """Let the kernel kill this process when its parent dies. Exit at once if the parent has died already.
+
+    A role that survived the supervisor would hold the data directory's lock and the port, and the next broker could not
+    start.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # If the parent died before prctl(PR_SET_PDEATHSIG) took effect, the kernel sends no signal.
+    if os.getppid() != parent_pid:
+        os._exit(0)
 
 
 def _exit_process(status: int) -> NoReturn:
