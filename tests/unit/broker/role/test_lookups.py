@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from kproc.broker.acceptor.connection_limits import ConnectionLimits
+from kproc.broker.acceptor.resolved_limits import ResolvedLimits
 from kproc.broker.role.handoff import pack_address
 from kproc.broker.role.lookups import Found, Lookups, addresses_of
 from kproc.common.clock import ManualClock
@@ -110,8 +111,12 @@ def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:
         lookups = acceptor._lookups = Lookups(rig.clock.now_ns, names.look_up)
         stack.callback(names.answers.set)
         hosts = ["one.example", "10.0.0.9"]
-        acceptor._limits_for = lambda _settings, resolve: ConnectionLimits(
-            address_max_overrides={pack_address(each): 7 for host in hosts for each in resolve(host)}
+        acceptor._limits = ResolvedLimits(
+            lambda _settings, resolve: ConnectionLimits(
+                address_max_overrides={pack_address(each): 7 for host in hosts for each in resolve(host)}
+            ),
+            acceptor.quotas,
+            lookups,
         )
 
         def limited() -> set[bytes]:
