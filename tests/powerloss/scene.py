@@ -205,8 +205,8 @@ class Handler:
 
     def sync(self) -> None:
         """End the round that runs, or begin one."""
-        if self.transfers.is_opening:
-            self.transfers.open_deferred()
+        if self.transfers.deferred.is_opening:
+            self.transfers.deferred.work()
         if self.partitions.group_commit.syncing:
             self.syncer.end()
             self.partitions.group_commit.finish_round()

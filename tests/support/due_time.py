@@ -28,7 +28,7 @@ def check_due_time(handler: Handler) -> None:
         "a compacted log": handler._compaction.swaps,
         "a partition to close for its next owner": handler._transfers.is_retiring,
         "a deleted partition": handler._deletions.waiting,
-        "a log to open": handler._transfers.is_opening,
+        "a log to open": handler._transfers.deferred.is_opening,
         "a call without a link": handler._unlinked.waiting,
         "a parked request": handler._deadlines.first < due_ns,
         # Whole ms, so that it may come up to one too early.

@@ -361,7 +361,7 @@ class Handler(LinkedRole):
             return left_ms if left_ms < self.sleep_ms_max else self.sleep_ms_max
         transfers = self._transfers
         if (
-            transfers.is_opening
+            transfers.deferred.is_opening
             or transfers.is_retiring
             or self._append_queue.paused
             or self._deletions.waiting
@@ -393,8 +393,8 @@ class Handler(LinkedRole):
             if not is_empty():
                 self._due.press()
                 work += self._handle_peer_records(peer)
-        if self._transfers.is_opening:
-            work += self._transfers.open_deferred()
+        if self._transfers.deferred.is_opening:
+            work += self._transfers.deferred.work()
         drain = self._requests.drain
         for _, client in self._serving:
             work += drain(client)
@@ -459,7 +459,7 @@ class Handler(LinkedRole):
             or requests.large
             or requests.without_room
             or requests.resting
-            or self._transfers.is_opening
+            or self._transfers.deferred.is_opening
             or self._unlinked.waiting
             or self._append_queue.paused
         ):

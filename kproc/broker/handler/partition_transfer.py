@@ -15,8 +15,8 @@ state or says "not open here". It opens the log only then, so that a log has one
 - The partition's row in the shared table names the Handler that has the log open (`holder`). Three kinds of owner call
   that Handler first: a new owner that the former owner rejected, a restarted Handler that missed the delta, and an
   owner by older metadata. They call it again if its successor has opened the log since.
-- A Handler opens a log that no other Handler has open at its first use, for at most 20 ms per duty cycle. Otherwise one
-  request about thousands of logs would stall all others. The remaining logs are *deferred*: their requests are parked.
+- A Handler opens a log that no other Handler has open at its first use, or in a later duty cycle
+  (deferred_openings.py).
 - If the new owner dies after the reply, or the former owner before it, the log is opened from row and files, as after
   any other death.
 """
@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 from kproc.broker.calls.calls import OnResult
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
-from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS
+from kproc.broker.handler.deferred_openings import DeferredOpenings
 from kproc.broker.handler.partition_claims import (
     TAKE_PARTITIONS,
     Arrival,
@@ -57,8 +57,6 @@ RETIRED_TOGETHER: Final = 20
 _WAIT_NS: Final = 20_000_000_000
 # Time that an unclaimed state is kept. Its new owner has probably died, and row and files have the same information.
 _KEEP_NS: Final = 5_000_000_000
-# Time for opening logs in one duty cycle. At least one log is opened.
-_OPENING_NS: Final = 20_000_000
 
 
 class _Retired(NamedTuple):
@@ -98,17 +96,16 @@ class PartitionTransfer:
         # successor of that Handler that has opened the log since has also written the row, which changes the count.
         self._denied: dict[PartitionKey, tuple[int, int]] = {}
         self._for_image: list[tuple[int, Callable[[], None]]] = []
-        # Logs to open in later duty cycles, and the requests that wait for each.
-        self._deferred: dict[PartitionKey, list[OnReady]] = {}
-        self.is_opening = False  # True if a log was opened in this duty cycle or logs are deferred.
-        self._opens_until_ns = 0
+        self.deferred = DeferredOpenings(now_ns, self._open_deferred)
         self._contained = partitions.containment.bind_owner
         partitions.before_open = self._before_open
 
     @property
     def is_idle(self) -> bool:
         """True if no partition is being transferred to or from this Handler, and no log is deferred."""
-        return not (self._arrivals or self._retiring or self._retired or self._for_image or self._deferred)
+        return not (
+            self._arrivals or self._retiring or self._retired or self._for_image or self.deferred.waiters
+        )
 
     # -- for the APIs ------------------------------------------------------------------------------------------
 
@@ -117,10 +114,7 @@ class PartitionTransfer:
 
         For work on a partition that takes long.
         """
-        self._deferred.setdefault(key, []).append(
-            self._contained("an operation that waited for a partition", on_ready)
-        )
-        self.is_opening = True
+        self.deferred.add(key, self._contained("an operation that waited for a partition", on_ready))
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
         """Call `on_ready(True)` when a partition that raised PartitionMoving can be tried again.
@@ -130,8 +124,8 @@ class PartitionTransfer:
         arrival = self._arrivals.get(key)
         if arrival is not None:
             arrival.waiters.append(self._contained("an operation that waited for a partition", on_ready))
-        elif key in self._deferred:
-            self._deferred[key].append(self._contained("an operation that waited for a partition", on_ready))
+        elif key in self.deferred.waiters:
+            self.later(key, on_ready)
         else:
             on_ready(True)
 
@@ -269,35 +263,9 @@ class PartitionTransfer:
 
     # -- opening -----------------------------------------------------------------------------------------------
 
-    def _defers(self, key: PartitionKey) -> bool:
-        """Return True if a log must be opened in a later duty cycle, because the time of this one is used up.
-
-        Logs of coordinators are exempt, because the CoordinatorRuntime limits their loading itself.
-        """
-        if key in self._deferred:
-            return True  # Other requests already wait for this log and come first.
-        if not self.is_opening:
-            self.is_opening = True
-            self._opens_until_ns = self._now_ns() + _OPENING_NS
-            return False
-        if key[0] in COORDINATOR_TOPICS or self._now_ns() < self._opens_until_ns:
-            return False
-        self._deferred[key] = []
-        return True
-
-    def open_deferred(self) -> int:
-        """Open deferred logs, for up to 20 ms. Called once in each duty cycle. Return the number of logs."""
-        self.is_opening = False
-        until_ns = self._now_ns() + _OPENING_NS
-        count = 0
-        while self._deferred and (not count or self._now_ns() < until_ns):
-            key = next(iter(self._deferred))
-            self._release_waiters(key)
-            self._partitions.purgatory.check(key)
-            count += 1
-        if self._deferred:
-            self.is_opening = True
-        return count
+    def _open_deferred(self, key: PartitionKey) -> None:
+        self._release_waiters(key)
+        self._partitions.purgatory.check(key)
 
     # -- transfer from another Handler -------------------------------------------------------------------------
 
@@ -308,7 +276,7 @@ class PartitionTransfer:
                 # This Handler was restarted after the delta that transferred the partition, so it never claimed it.
                 assert row is not None
                 self._claim(row.holder, [key])
-            if key not in self._arrivals and not self._defers(key):
+            if key not in self._arrivals and not self.deferred.must_wait(key):
                 self._denied.pop(key, None)
                 return
         if row is None:
@@ -390,7 +358,7 @@ class PartitionTransfer:
         return claimed is not None
 
     def _release_waiters(self, key: PartitionKey) -> None:
-        for on_ready in self._deferred.pop(key, ()):
+        for on_ready in self.deferred.waiters.pop(key, ()):
             on_ready(True)
         arrival = self._arrivals.get(key)
         if arrival is not None:

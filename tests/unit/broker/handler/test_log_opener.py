@@ -9,7 +9,7 @@ import pytest
 
 from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, Deleted, PartitionRequest
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.handler import partition_transfer
+from kproc.broker.handler import deferred_openings
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.request.context import PartitionMoving
@@ -28,7 +28,7 @@ PARTITIONS = 6
 @pytest.fixture
 def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> HandlerRig:
     """One log in each duty cycle."""
-    monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)
+    monkeypatch.setattr(deferred_openings, "_OPENING_NS", 0)
     rig = start()
     rig.create_topic("t", partitions=PARTITIONS)
     return rig
@@ -88,7 +88,7 @@ def test_fetch_without_wait_still_waits_for_its_log(
     start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
 ) -> None:
     """As in Kafka, where a topic's logs are open before anybody can ask for it."""
-    monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)
+    monkeypatch.setattr(deferred_openings, "_OPENING_NS", 0)
     rig = start(handlers=handlers)
     rig.create_topic("t", partitions=PARTITIONS)
     wanted = [("t", NO_ID, [(index, 0) for index in range(PARTITIONS)])]
@@ -138,7 +138,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
 def test_timestamp_search_runs_in_slices_between_requests(
     start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
 ) -> None:
-    monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)
+    monkeypatch.setattr(deferred_openings, "_OPENING_NS", 0)
     monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 2)
     rig = start(handlers=handlers)
     rig.create_topic("t", partitions=2)
