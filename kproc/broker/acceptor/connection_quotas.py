@@ -244,7 +244,10 @@ class ConnectionQuotas:
         return self._excess_since_ns > 0
 
     def evictions(self, now_ns: int) -> int:
-        """Return how many of this listener's connections must be closed now to bring the broker back to its limit."""
+        """Return how many of this listener's connections must be closed now to bring the broker back to its limit.
+
+        Return 0 until the excess has lasted for 200 ms, and while an earlier eviction is not finished.
+        """
         counts = self.counts
         excess = counts.total - self.limits.broker_max
         if excess <= 0 or self.is_protected:

@@ -47,7 +47,10 @@ def handle_describe_producers(context: RequestContext, request: dict[str, Any]) 
 
 
 def _explained(row: Answer, name: str) -> Answer:
-    """Add Kafka's message to the error row of a partition that does not exist, or an error for an invalid name."""
+    """Return the row of a partition. Add Kafka's message if the partition does not exist.
+
+    If the topic's name is invalid, the row has an error that says so.
+    """
     if row["error_code"] not in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -158,7 +158,10 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
 
 
 def _is_known(timestamp: int, version: int) -> bool:
-    """Return True if a version supports a timestamp. As in Kafka, this check comes before the partition's errors."""
+    """Return True if a version of ListOffsets supports a timestamp. Negative timestamps stand for special offsets.
+
+    As in Kafka, this check comes before the partition's errors.
+    """
     return version >= _SINCE.get(timestamp, 0) and timestamp >= EARLIEST_PENDING_UPLOAD
 
 

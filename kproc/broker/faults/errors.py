@@ -38,7 +38,7 @@ _MESSAGE: Final = "injected by a fault rule"
 
 
 def has_error_response(api_key: int) -> bool:
-    """Return True if an API can answer an error code."""
+    """Return True if requests of an API can be answered with an error code."""
     api = lookup(api_key)
     return api is not None and (api_key in (_PRODUCE, _FETCH) or api.error_response is not None)
 

@@ -97,7 +97,7 @@ class RuleFiles:
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def read(self) -> dict[int, FaultRule]:
-        """Return the rules by id, in the order in which they were added."""
+        """Return the rules by id, in the order in which they were added. Skip those that were removed meanwhile."""
         found = {}
         for rule_id in self.ids():
             # Skip rules that another Handler has removed since `ids()`, and damaged files. Neither may keep a Handler

@@ -80,7 +80,10 @@ def _sync_logs(partitions: Sequence[OwnedPartition], errors: list[OSError]) -> s
 
 
 def _sync_in_parallel(points: Sequence[tuple[Log, SyncPoint]]) -> list[Outcome]:
-    """Sync each point once and return the outcomes. If no more threads can start, this one syncs the other points."""
+    """Sync each point once and return the outcomes.
+
+    If no more threads can start, the calling thread syncs the other points.
+    """
     outcomes: list[Outcome] = []
 
     def sync(log: Log, point: SyncPoint) -> None:

@@ -37,9 +37,10 @@ class DeferredOpenings:
         self.is_opening = True
 
     def must_wait(self, key: PartitionKey) -> bool:
-        """Return True if a log must be opened in a later duty cycle, because the time of this one is used up.
+        """Return True if a log may only be opened in a later duty cycle, because the time of this one is used up.
 
-        Logs of coordinators are exempt, because the CoordinatorRuntime limits their loading itself.
+        The log is then in `waiters`. Logs of coordinators are exempt, because the CoordinatorRuntime limits their
+        loading itself.
         """
         if key in self.waiters:
             return True  # Other requests already wait for this log and come first.

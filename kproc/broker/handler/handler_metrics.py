@@ -78,7 +78,10 @@ class HandlerMetrics:
         coordinators: CoordinatorRuntime,
         clients: Mapping[AgentId, ProcessorPeer],
     ) -> None:
-        """`values` is the Handler's row. `clients` are the Processors that have a link at the time of a call."""
+        """Create the object for a Handler's row `values`.
+
+        `clients` has the Processors with a link. The Handler changes it when a link comes or goes.
+        """
         self._values, self._services, self._partitions = values, services, partitions
         self._requests, self._produce, self._queue = requests, produce, queue
         self._coordinators, self._clients = coordinators, clients

@@ -137,7 +137,10 @@ class HeldConnection:
         self._count(sum(len(record) + _RECORD_BYTES for kind, record in records if kind == REQUEST))
 
     def copy_block(self, sequence: int, view_of: Callable[[int, int], memoryview], bytes_max: int) -> bool:
-        """Copy a parked frame whose block the Processor recalls. Return False if it is longer than `bytes_max`."""
+        """Copy a parked frame whose block the Processor recalls, if it is parked here.
+
+        Return False only if the frame is longer than `bytes_max` and was not copied.
+        """
         for at, (kind, record) in enumerate(self.records):
             connection_id, number, listener, flags = HEAD.unpack_from(record)
             if kind == REQUEST_BLOCK and number == sequence:

@@ -112,7 +112,10 @@ class RequestLog:
         self._lines.append(printable_json(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))
 
     def flush(self) -> None:
-        """Write the lines that were added in this duty cycle to the request log's file."""
+        """Write the lines that were added in this duty cycle to the request log's file.
+
+        If that fails, they are lost.
+        """
         if not self._lines:
             return
         text, self._lines = b"".join(self._lines), []

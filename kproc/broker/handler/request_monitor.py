@@ -118,7 +118,7 @@ class RequestMonitor:
     # -- calls
 
     def respond(self, operation: ReadMonitor, on_reply: Callable[[OwnAnswer], None]) -> None:
-        """Respond with the lines of all Handlers."""
+        """Respond to a client's ReadMonitor with the lines that all Handlers have collected since its last call."""
         services = self._services
         handlers = range(services.image.handler_count)
         joined, waiting = JoinedLines(), len(handlers)

@@ -105,7 +105,10 @@ def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> 
 def create_topic_if_missing(
     context: RequestContext, topic: str, on_created: Callable[[str | None], None]
 ) -> None:
-    """Create an internal topic unless it exists. `on_created` gets None, or the reason why it cannot be created."""
+    """Create an internal topic unless it exists.
+
+    `on_created` gets None, or the error message if it cannot be created.
+    """
     image = context.services.image
     if image.topic(topic) is not None:
         on_created(None)

@@ -82,7 +82,10 @@ class ConnectionAdoption:
         return True
 
     def _can_adopt(self, given: ArrivedConnection) -> bool:
-        """Return True if `_adopt` will succeed: memory is reserved and the connection's Handler has a link."""
+        """Return True if `_adopt` will succeed: the memory for the frame is now reserved, and the Handler has a link.
+
+        Otherwise nothing stays reserved.
+        """
         given_state = given.state
         assert given_state is not None
         by_index = self._handlers.by_index

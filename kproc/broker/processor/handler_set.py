@@ -75,7 +75,10 @@ class HandlerSet:
         return [each.link.sender for each in self.by_id.values() if each.link is not None]
 
     def has_answers(self) -> bool:
-        """Return True if a response ring has records that this Processor has not read. Called at every sleep."""
+        """Return True, and set `may_have_answers`, if a response ring has records that this Processor has not read.
+
+        Called at every sleep.
+        """
         # A loop, because any() over a generator costs 0.2 us more.
         for is_empty in self._looks:
             if not is_empty():

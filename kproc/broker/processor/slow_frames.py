@@ -75,7 +75,7 @@ class SlowFrames:
         self._seen_ns = 0
 
     def update(self, begun: Iterable[Connection], now_ns: int) -> None:
-        """Measure the connections that have an unfinished frame. Called once a second."""
+        """Measure the unfinished frames of the connections in `begun`, and forget all others. Called once a second."""
         elapsed_ns, self._seen_ns = now_ns - self._seen_ns, now_ns
         progress: dict[int, FrameProgress] = {}
         for connection in begun:

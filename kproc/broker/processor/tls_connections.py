@@ -94,7 +94,10 @@ class TlsConnections:
         return transport
 
     def work(self, read: Callable[[Connection], None]) -> int:
-        """Read connections with buffered bytes, and answer handshakes. Called in each pass while `is_busy`."""
+        """Read connections with buffered bytes, and answer handshakes. Return the amount of work.
+
+        Called in each pass while `is_busy`.
+        """
         done = 0
         self._share.renew()
         for fd in list(self._share.unread):

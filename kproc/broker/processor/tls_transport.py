@@ -68,7 +68,10 @@ class TlsShare:
         self.state.press()
 
     def may_encrypt(self, count: int) -> bool:
-        """Return True if `count` bytes may be encrypted in this pass. Answers of one record have an extra budget."""
+        """Return True if `count` bytes may be encrypted in this pass. Answers of one record have an extra budget.
+
+        Otherwise see to it that the connections with unsent bytes continue in the next pass.
+        """
         if self._left > (-_SMALL_ANSWERS_BYTES if count <= _RECORD_BYTES else 0):
             return True
         self.is_spent = True

@@ -132,7 +132,10 @@ class Listing:
             self._finish({**self._fields, **self._joined.fields()})
 
     def _continued_by(self, rows: list[Fields]) -> int:
-        """Return 1 if the first of these rows continues the last row of the previous page, or 0 if it is a new one."""
+        """Return 1 if the first of these rows continues the last row of the previous page, or 0 if it is a new one.
+
+        Store the last of these rows for the next call.
+        """
         if len(self._path) == 1 or not rows:
             return 0
         # A row with inner rows, such as a topic with partitions, can be split over two pages. Compare everything but

@@ -187,7 +187,10 @@ class StandardAuthorizer:
     def is_allowed_for_any(
         self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
     ) -> bool:
-        """Return True if the client may do the operation on some resource of the type, which need not exist."""
+        """Return True if the client may do the operation on some resource of the type, which need not exist.
+
+        Also write the audit log (audit.py).
+        """
         access = client, operation, resource, HARDCODED_NAME
         verdict = self.verdict(access)
         level = audit.level_of(verdict.is_allowed, not verdict.is_allowed)

@@ -66,7 +66,10 @@ def keep_no_sessions(context: ssl.SSLContext) -> bool:
 
 
 def set_tls13_suites(context: ssl.SSLContext, suites: str) -> bool:
-    """Allow only these suites, separated by colons, in TLS 1.3. Return False if OpenSSL was not found."""
+    """Allow only these suites, separated by colons, in TLS 1.3.
+
+    Return False if OpenSSL was not found or does not know one of them.
+    """
     openssl = library()
     if openssl is None:
         return False

@@ -149,9 +149,9 @@ class Children:
     def connect_migration(self, one: ManagedRole, other: ManagedRole) -> None:
         """Connect two Processors, so that connections can migrate between them.
 
-        The two have one socket pair for as long as both live. If the pair were replaced while a connection travels over
-        it, both would own the connection: at the end of a pair the source keeps a connection that is in flight, and the
-        target keeps every connection that it has received.
+        Do nothing if they are connected already. The two have one socket pair for as long as both live. If the pair
+        were replaced while a connection travels over it, both would own the connection: at the end of a pair the source
+        keeps a connection that is in flight, and the target keeps every connection that it has received.
         """
         if one.child is None or other.child is None or other.agent in one.migrations:
             return

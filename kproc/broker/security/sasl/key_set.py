@@ -231,7 +231,7 @@ class KeySet:
                 logger.error("cannot load the keys of OAUTHBEARER tokens, trying again later: %s", error)
 
     def _load(self) -> None:
-        """Load the keys. This runs in a thread of its own."""
+        """Load the keys. If that fails, keep the old ones. This runs in a thread of its own."""
         try:
             keys = _keys_in(self._load_url(self._url))
         except Exception as error:  # noqa: BLE001 - whatever the load raises, keep the old keys
