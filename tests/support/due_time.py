@@ -12,7 +12,7 @@ from kproc.common.clock import NS_PER_MS
 
 def check_due_time(handler: Handler) -> None:
     """Raise AssertionError if a timer or rare state waits that the Handler will look at too late."""
-    due_ns, now_ns = handler._due.ns, handler._moved.now_ns()
+    due_ns, now_ns = handler._due.ns, handler._now_ns()
     if due_ns <= now_ns:
         return
     requests, group_commit, coordinators = handler._requests, handler._group_commit, handler._coordinators

@@ -297,7 +297,7 @@ class Parts:
         self.owner_calls = handler._owner_calls
         self.partitions = handler._partitions
         self.transfers = handler._transfers
-        self.produce = handler._produce
+        self.produce = handler._changes._produce
         self.append_queue = handler._append_queue
         self.purgatory = handler._purgatory
         self.coordinators = handler._coordinators

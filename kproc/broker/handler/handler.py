@@ -14,48 +14,26 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.api.init_producer_id import ProducerIdAllocator
-from kproc.broker.api.topic_creations import TopicCreations
 from kproc.broker.calls.call_links import handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
-from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.handler.client_requests import ClientRequests
-from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.coordinator_kinds import all_kinds, consumer_cluster
-from kproc.broker.handler.handler_metrics import HandlerMetrics
+from kproc.broker.handler.handler_parts import HandlerParts, MakePartitions
 from kproc.broker.handler.handler_peers import UnlinkedCalls
-from kproc.broker.handler.image_changes import ImageChanges
-from kproc.broker.handler.leader_epochs import LeaderEpochRaises
-from kproc.broker.handler.owner_calls import OwnerCalls
-from kproc.broker.handler.partition_transfer import PartitionTransfer
-from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.processor_peer import ProcessorPeer
 from kproc.broker.handler.syncer import Syncer
-from kproc.broker.metrics.requests import HANDLERS_PART
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.observe.offline_partitions import OfflineNews
-from kproc.broker.produce.append_queue import AppendQueue
-from kproc.broker.produce.produce import RecordRouter
-from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
-from kproc.broker.request.context import ClientServices, OwnerServices, Peers, Services
-from kproc.broker.request.fetch_session import SessionCache
+from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes
 from kproc.broker.role.due_time import DueTime
 from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import ListenerEndpoint
-from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
-from kproc.broker.security.authorizer import make_authorizer
-from kproc.broker.share.partition.share_partitions import SharePartitions
 from kproc.broker.share.session.owner_call import close_all_sessions
-from kproc.broker.share.session.sessions import ShareSessions
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.common.deadlines import NEVER
-from kproc.wire.header import kafka_name
 
 if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
@@ -81,13 +59,11 @@ class Handler(LinkedRole):
         "_has_image",
         "_is_leaving",
         "_is_linked",
-        "_moved",
         "_next_second_ns",
         "_now_ns",
         "_offline",
         "_owner_calls",
         "_partitions",
-        "_produce",
         "_purgatory",
         "_rates",
         "_requests",
@@ -108,128 +84,52 @@ class Handler(LinkedRole):
         clock: Clock,
         config: Config,
         endpoints: Sequence[ListenerEndpoint],
-        make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
+        make_partitions: MakePartitions,
         syncer: Syncer,
         is_linked: bool = True,
         moved: Clock | None = None,
     ) -> None:
-        """Create the Handler's components.
+        """Create the Handler with its components (handler_parts.py).
 
         clock: the host's clock, for the duty cycle. moved: the broker's clock, which tests can move, for the rest.
         """
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
-        self._moved = moved = moved or clock
+        moved = moved or clock
         self._now_ns = moved.now_ns
         self._clients: dict[AgentId, ProcessorPeer] = {}
         self._serving: list[tuple[Callable[[], bool], ProcessorPeer]] = []
-        self._due = due = DueTime()
-        self._purgatory = Purgatory(moved.now_ns, self.containment, due)
-        self._deadlines = self._purgatory.deadlines
+        self._due = DueTime()
         self._syncer = syncer
-        self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
-        self._group_commit, self._deletions = self._partitions.group_commit, self._partitions.deletions
-        self._services = self._make_services(config, endpoints)
-        self._transfers, self._rates = self._services.owner.transfers, self._services.client_rates
-        self._append_queue = AppendQueue(self._services)
-        self._produce = RecordRouter(self._services, self._append_queue)
-        self._compaction = CompactionCalls(self._partitions, lambda: self._services.image, clock.now_ns)
-        ask_controller = self._services.peers.ask_controller
-        self._epoch_raises = LeaderEpochRaises(lambda: self._services.image, ask_controller)
-        self._partitions.raise_epoch = self._epoch_raises.request
-        self._coordinators = self._make_coordinators(config)
-        self._services.owner.coordinators = self._coordinators.by_topic
-        self._services.owner.shares = SharePartitions(
-            self._services, consumer_cluster(self._services).group_configs
-        )
-        self._requests = ClientRequests(
-            self._services,
-            due,
-            produce=self._produce,
-            queue=self._append_queue,
-            coordinators=self._coordinators,
+        parts = HandlerParts(
+            agent_id,
+            config=config,
+            endpoints=endpoints,
+            clock=clock,
+            moved=moved,
+            metrics=metrics,
+            containment=self.containment,
+            due=self._due,
+            make_partitions=make_partitions,
+            send_request=self._send_request,
+            is_linked_to=lambda handler: handler_id(handler) in self._peers,
+            clients=self._clients,
             on_watched=self._switch_monitor,
         )
-        self._changes, self._stored = self._make_changes(), self._make_metrics()
-        self._offline = OfflineNews(agent_id.index, ask_controller)
-        self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
+        self._purgatory, self._deadlines = parts.purgatory, parts.purgatory.deadlines
+        self._partitions = parts.partitions
+        self._group_commit, self._deletions = parts.partitions.group_commit, parts.partitions.deletions
+        self._services = parts.services
+        self._transfers, self._rates = parts.services.owner.transfers, parts.services.client_rates
+        self._append_queue, self._compaction = parts.append_queue, parts.compaction
+        self._epoch_raises, self._coordinators = parts.epoch_raises, parts.coordinators
+        self._requests, self._changes, self._stored = parts.requests, parts.changes, parts.metrics
+        self._offline, self._owner_calls = parts.offline, parts.owner_calls
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
         # False for a restarted Handler until all peers are attached. Another Handler can have partitions of this one
         # open, and without a link they cannot be claimed from it.
         self._is_linked = is_linked
         self._next_second_ns = 0
-
-    def _make_services(self, config: Config, endpoints: Sequence[ListenerEndpoint]) -> Services:
-        clock, index, peers = self._moved, self.id.index, Peers(self._send_request)
-        services = Services(
-            config=config,
-            clock=clock,
-            image=ClusterImage(),
-            endpoints=endpoints,
-            handler_index=index,
-            peers=peers,
-            clients=ClientServices(),
-            client_rates=ClientRates(
-                quotas=lambda: services.image.client_quotas,
-                now_ns=clock.now_ns,
-                sample_count=config.quota_window_num,
-                sample_s=config.quota_window_size_seconds,
-            ),
-            counts=self._metrics.slab.counts(HANDLERS_PART + index),
-            containment=self.containment,
-        )
-        services.authorizer = make_authorizer(config, lambda: services.image.acls, kafka_name, clock.host_ns)
-        transfers = PartitionTransfer(
-            handler_index=index,
-            image=lambda: services.image,
-            partitions=self._partitions,
-            ask=peers.ask,
-            is_linked=lambda handler: handler_id(handler) in self._peers,
-            now_ns=clock.host_ns,
-        )
-        services.owner = OwnerServices(
-            partitions=self._partitions,
-            purgatory=self._purgatory,
-            transfers=transfers,
-            producer_ids=ProducerIdAllocator(peers.ask_controller, self.containment),
-            session_cache=SessionCache(config.max_incremental_fetch_session_cache_slots),
-            share_sessions=ShareSessions(index, config.group_share_max_share_sessions),
-            topic_creations=TopicCreations(),
-        )
-        return services
-
-    def _make_coordinators(self, config: Config) -> CoordinatorRuntime:
-        return CoordinatorRuntime(
-            all_kinds(self._services),
-            config=config,
-            clock=self._moved,
-            image=lambda: self._services.image,
-            partitions=self._partitions,
-            handler_index=self.id.index,
-            containment=self.containment,
-            ask_controller=self._services.peers.ask_controller,
-        )
-
-    def _make_changes(self) -> ImageChanges:
-        return ImageChanges(
-            self._services,
-            coordinators=self._coordinators,
-            produce=self._produce,
-            requests=self._requests,
-            clients=self._clients,
-        )
-
-    def _make_metrics(self) -> HandlerMetrics:
-        return HandlerMetrics(
-            self._metrics.values,
-            self._services,
-            partitions=self._partitions,
-            requests=self._requests,
-            produce=self._produce,
-            queue=self._append_queue,
-            coordinators=self._coordinators,
-            clients=self._clients,
-        )
 
     # -- wiring ------------------------------------------------------------------------------------------------
 

@@ -55,4 +55,4 @@ def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters
         ]
         return [*all_kinds(services), *mine]
 
-    monkeypatch.setattr("kproc.broker.handler.handler.all_kinds", kinds)
+    monkeypatch.setattr("kproc.broker.handler.handler_parts.all_kinds", kinds)
