@@ -79,7 +79,10 @@ def check_enabled(context: RequestContext) -> None:
 
 
 def _validate(context: RequestContext, request: Fields) -> None:
-    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, as GroupCoordinatorService does, before the group is looked up."""
+    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for invalid fields.
+
+    GroupCoordinatorService does so, too, before it looks the group up.
+    """
     epoch = request["member_epoch"]
     # KIP-1082: from v1 on the client chooses the member id, also for its first heartbeat. Then a member whose
     # first response is lost joins again as the same member, and leaves no dead one behind.

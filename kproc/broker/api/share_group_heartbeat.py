@@ -77,7 +77,7 @@ def check_share_enabled(context: RequestContext) -> None:
 
 
 def _validate(request: Fields) -> None:
-    """Raise INVALID_REQUEST, as GroupCoordinatorService does, before the group is looked up."""
+    """Raise INVALID_REQUEST for invalid fields, as GroupCoordinatorService does before it looks the group up."""
     epoch, names = request["member_epoch"], request["subscribed_topic_names"]
     check_text(request["member_id"], "MemberId")
     check_text(request["group_id"], "GroupId")

@@ -284,7 +284,10 @@ class HeldConnections:
             yield client, key
 
     def release(self, client: ProcessorPeer, key: bytes) -> list[tuple[int, bytearray]]:
-        """Stop parking the requests of a connection. Return its parked records to handle now; none if it was closed."""
+        """Stop parking the requests of a connection, and return its parked records to handle now.
+
+        If the connection was closed, return none, and let the Processor free the blocks of its parked frames.
+        """
         held = client.held.pop(key, None)
         if held is None:
             return []
