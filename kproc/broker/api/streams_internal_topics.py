@@ -91,7 +91,10 @@ def _on_created(
 
 
 def _respond(context: RequestContext, result: StreamsHeartbeatResult, respond: Respond) -> None:
-    """Respond with the result, and with the reasons of failed creations if there are any."""
+    """Respond with the result. Add the reasons of recent failures to create its missing topics, if there are any.
+
+    Without failures, the topics exist or are being created, so let the member send its next heartbeat within 500 ms.
+    """
     services = context.services
     failures = services.owner.topic_creations.failures_of(result.missing_topics, services.clock.now_ns())
     if failures:
