@@ -14,11 +14,11 @@ import msgspec
 
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import CHANGE, Change, Changed, fields_of
+from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
 from kproc.broker.peers.controller_call import with_client
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.request.rights import denied_topics, has_on_cluster
 from kproc.broker.security.acl import Operation
-from kproc.broker.streams.group import UNSETTLED_HEARTBEAT_MS
 from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.topology import StreamsStatus, StreamsStatusCode, StreamsTopic
 from kproc.common.errors import ErrorCode, KafkaError

@@ -17,6 +17,17 @@ from kproc.common.deadlines import NEVER, Deadlines
 
 TRY_AGAIN_MS: Final = 1_000
 """Time until tombstones, or a target assignment, that could not be written are written again."""
+UNSETTLED_HEARTBEAT_MS: Final = 500
+"""Interval of a member's heartbeats while it waits for partitions or tasks.
+
+1,000 waiting members then send 2,000 heartbeats a second, which take about a fifth of a core.
+"""
+REMOVED_AT_ONCE: Final = 200
+"""Limit of the members of a consumer or streams group that are removed at once.
+
+Their tombstones and the group's next epoch then fit into one batch. If a crash could separate these, no member would
+get the free partitions. The limit also keeps a tick within a few ms.
+"""
 # The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
 # members, which clients choose, but which are never empty.
 _ASSIGNMENT: Final = ""

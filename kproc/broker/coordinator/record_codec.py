@@ -52,7 +52,7 @@ class RecordCodec(Generic[T, V]):
         self._named = frozenset(named)
         self._readers: dict[T, Reader] = {each: reader_of(schema) for each, schema in schemas.items()}
         self._writers: dict[T, Writer] = {
-            each: writer_of(schema, _no_such_name) for each, schema in schemas.items()
+            each: writer_of(schema, reject_field) for each, schema in schemas.items()
         }
         self._fields_of = fields_of
         self._value_of = value_of
@@ -109,7 +109,7 @@ class RecordCodec(Generic[T, V]):
         return RecordKey(record_type, group_id, name)
 
 
-def _no_such_name(path: str, name: str) -> None:
+def reject_field(path: str, name: str) -> None:
     """Raise ValueError for a field that the caller gives and the schema lacks, which is a bug of the caller.
 
     path: the record type, or a struct in it.

@@ -1,20 +1,25 @@
 """States of groups that only records change: appending records to such a state, and replaying it from the log.
 
 A group coordinator has one object for the groups of each protocol, for example ConsumerGroups. These objects use
-`append_and_apply` and `StateReplay`.
+`append_and_apply` and RecordedGroups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.coordinator.rules import Code, KeyAndValue, Write, write_error
+from kproc.broker.coordinator.steps import Work
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+
+# Costs of the steps of a load in units of about 1 us: of a group, and of each of its members.
+_BUILD_COST: Final = 25
+_MEMBER_COST: Final = 5
 
 
 class RecordedState(Protocol):
@@ -74,28 +79,55 @@ def append_and_apply(
         raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-class StateReplay(Generic[S]):
-    """The states of the groups of one protocol while the log is replayed."""
+class RecordedGroups(Generic[S]):
+    """Loads the groups of one protocol from their records in the log, and counts the rises of their epochs.
 
-    def __init__(self, create: Callable[[str], S]) -> None:
+    `create` returns an empty state for a group id, `add` adds a group with a replayed state to the coordinator, and
+    `epoch_type` is the type of the records' values that contain a group's epoch.
+    """
+
+    def __init__(
+        self,
+        codec: RecordCodec[Any, Any],
+        epoch_type: type,
+        create: Callable[[str], S],
+        add: Callable[[S], object],
+    ) -> None:
+        self.codec = codec
+        self._epoch_type = epoch_type
         self._create = create
+        self._add = add
         self._states: dict[str, S] = {}
+        self._rebalances = 0
 
-    def replay(self, key: RecordKey, value: Any) -> None:
-        """Replay the last record of a key. Records of different keys come in any order."""
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Replay the last record of a key. Records of different keys come in any order. Raises Corrupt."""
+        record_key, content = self.codec.decode(key, value)
         # CoordinatorReplay yields no tombstones, so this is a record of a type whose values are ignored (RecordCodec).
-        if value is None:
+        if content is None:
             return
-        state = self._states.get(key.group_id)
+        state = self._states.get(record_key.group_id)
         if state is None:
-            state = self._states[key.group_id] = self._create(key.group_id)
-        state.apply(key, value)
+            state = self._states[record_key.group_id] = self._create(record_key.group_id)
+        state.apply(record_key, content)
 
-    def pop(self) -> list[S]:
-        """Remove and return the states of the groups that exist after the replay."""
-        states, self._states = list(self._states.values()), {}
-        for state in states:
+    def restore_replayed(self) -> Work:
+        """Add the groups that exist after the replay, in steps. Call it once."""
+        states, self._states = self._states, {}
+        for group_id in list(states):
+            state = states.pop(group_id)
             # A crash can cut a series of tombstones of one member. What is left must not become a member
             # without a subscription.
             state.drop_incomplete_members()
-        return [state for state in states if state.is_written]
+            if state.is_written:
+                self._add(state)
+                yield _BUILD_COST + _MEMBER_COST * len(state.members)
+
+    def count_rebalances(self, records: Iterable[tuple[RecordKey, Any]]) -> None:
+        """Count the appended records that raise a group's epoch. Kafka counts these as rebalances."""
+        self._rebalances += sum(isinstance(value, self._epoch_type) for _key, value in records)
+
+    def drain_rebalances(self) -> int:
+        """Return how often a group's epoch rose since the last call."""
+        rebalances, self._rebalances = self._rebalances, 0
+        return rebalances

@@ -37,6 +37,19 @@ class TargetComputation:
         self._unscheduled: Work | None = None
         self.is_running = False
 
+    def must_wait(self, last_ms: int, interval_ms: int, *, wall_ms: int, now_ms: int) -> bool:
+        """Return True if the last target is more recent than the interval between targets permits (KIP-1263).
+
+        In that case, schedule the next computation. `last_ms` is the wall time in ms of the last target.
+        """
+        age_ms = wall_ms - last_ms
+        # A negative age means that the host's clock was set back. The interval then counts as over.
+        if 0 <= age_ms < interval_ms:
+            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
+            return True
+        self._deadlines.discard_assignment()
+        return False
+
     def start(self, work: Work, now_ms: int) -> bool:
         """Run the first part of `work`. Return True if no part is left.
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
+from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
 from kproc.broker.group.consumer.admission import check_size
@@ -99,8 +99,7 @@ class ConsumerGroups:
         # rejected.
         self._replaced: dict[str, Group] = {}
         self._member_memory = cluster.member_memory
-        self._replay = StateReplay(self._make_state)
-        self._rebalances = 0
+        self.records = RecordedGroups(CONSUMER_RECORDS, GroupEpoch, self._make_state, self.add)
 
     def _make_state(self, group_id: str) -> ConsumerGroupState:
         return ConsumerGroupState(group_id, self._member_memory)
@@ -112,21 +111,6 @@ class ConsumerGroups:
         """
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
-
-    def drain_rebalances(self) -> int:
-        """Return how often the epoch of any group rose since the last call. Kafka counts this as rebalances."""
-        rebalances, self._rebalances = self._rebalances, 0
-        return rebalances
-
-    # -- loading -----------------------------------------------------------------------------------------------
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay the last record of a key. Raises Corrupt if it cannot be read."""
-        self._replay.replay(*CONSUMER_RECORDS.decode(key, value))
-
-    def pop_replayed(self) -> list[ConsumerGroupState]:
-        """Remove and return the replayed states of the groups that exist."""
-        return self._replay.pop()
 
     def add(self, state: ConsumerGroupState) -> ConsumerGroup:
         """Add a group with this state. It replaces a group with the same id."""
@@ -306,7 +290,7 @@ class ConsumerGroups:
                 encoded, lambda number: group.state.apply(*records[number - 1]) if number else None
             )
         self._replaced.pop(group.group_id, None)
-        self._rebalances += sum(isinstance(value, GroupEpoch) for _key, value in records)
+        self.records.count_rebalances(records)
 
     def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
         """Append the records that convert a group. Raises KafkaError if none of them is in the log.

@@ -116,7 +116,8 @@ class GroupCoordinator:
         self.streams = StreamsGroups(self._groups, self._unwritten, config, cluster, timing, log)
         self.offsets = GroupOffsets()
         self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
-        self._loading = GroupLoading(self._classic, self._consumers, self.shares, self.streams, self.offsets)
+        self._recorded = (self._consumers.records, self.shares.records, self.streams.records)
+        self._loading = GroupLoading(self._classic, self._recorded, self.offsets)
         self.steps = Steps(log.flush)
         self._is_sweeping = False
         # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
@@ -389,8 +390,7 @@ class GroupCoordinator:
 
     def drain_rebalances(self) -> tuple[int, int, int]:
         """Return how often epochs of consumer, share and streams groups rose since the last call, for metrics."""
-        groups = (self._consumers, self.shares, self.streams)
-        consumer, share, streams = (each.drain_rebalances() for each in groups)
+        consumer, share, streams = (each.drain_rebalances() for each in self._recorded)
         return consumer, share, streams
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
@@ -417,7 +417,7 @@ class GroupCoordinator:
         group = self._groups.pop(group_id, None)
         self._unwritten.pop(group_id, None)
         self._deadlines.discard((self, group_id))
-        if group is not None:
+        if isinstance(group, ClassicGroup):
             group.kill()
             self._classic.responses.send()
 
@@ -507,7 +507,9 @@ class GroupCoordinator:
             # Each step frees the memory of its groups, because freeing all of it in one step would take long, too.
             group = groups.pop(group_id)
             self._deadlines.discard((self, group_id))
-            yield from group.resign()
+            # No request waits in a group of another protocol.
+            if isinstance(group, ClassicGroup):
+                yield from group.resign()
             yield _RESIGN_COST
             yield from self._classic.responses.send_all()
         yield from self._classic.responses.send_all()

@@ -7,13 +7,13 @@ A log has records of all group protocols. The type in a record's key says whose 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+from kproc.broker.coordinator.recorded_states import RecordedGroups
 from kproc.broker.coordinator.rules import KnownTopics, Producer
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.group.classic_groups import ClassicGroups
-from kproc.broker.group.consumer.records import CONSUMER_RECORDS
-from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.offsets import GroupOffsets
 from kproc.broker.group.records import (
     CommittedOffset,
@@ -22,16 +22,11 @@ from kproc.broker.group.records import (
     UnknownGroupRecord,
     decode_record,
 )
-from kproc.broker.share.membership.records import SHARE_RECORDS
-from kproc.broker.share.membership.share_groups import ShareGroups
-from kproc.broker.streams.records import STREAMS_RECORDS
-from kproc.broker.streams.streams_groups import StreamsGroups
 
 logger = logging.getLogger(__name__)
 
-# Costs of steps in units of about 1 us: of building a group, and of a member of it.
+# Cost in units of about 1 us of the step that builds a group for offsets.
 _BUILD_COST: Final = 25
-_MEMBER_COST: Final = 5
 
 
 class GroupLoading:
@@ -40,29 +35,20 @@ class GroupLoading:
     def __init__(
         self,
         classic: ClassicGroups,
-        consumers: ConsumerGroups,
-        shares: ShareGroups,
-        streams: StreamsGroups,
+        recorded: Sequence[RecordedGroups[Any]],
         offsets: GroupOffsets,
     ) -> None:
         self._classic = classic
-        self._consumers = consumers
-        self._shares = shares
-        self._streams = streams
+        self._recorded = recorded  # The groups of the other protocols.
         self._offsets = offsets
         self._unknown_types: set[int] = set()
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay the last record of a key. Skip a record of an unknown type. Raises Corrupt if it is damaged."""
-        if key is not None and CONSUMER_RECORDS.has(key):
-            self._consumers.replay(key, value)
-            return
-        if key is not None and SHARE_RECORDS.has(key):
-            self._shares.replay(key, value)
-            return
-        if key is not None and STREAMS_RECORDS.has(key):
-            self._streams.replay(key, value)
-            return
+        for groups in self._recorded:
+            if key is not None and groups.codec.has(key):
+                groups.replay(key, value)
+                return
         decoded = decode_record(key, value)
         # A newer Kafka can write record types of group protocols that kproc does not have. Skip them, so that the
         # other groups can be loaded.
@@ -88,15 +74,8 @@ class GroupLoading:
         Called after the replay of the whole log, because the records of a group are replayed in any order.
         """
         yield from self._classic.restore_replayed()
-        for state in self._consumers.pop_replayed():
-            self._consumers.add(state)
-            yield _BUILD_COST + _MEMBER_COST * len(state.members)
-        for share_state in self._shares.pop_replayed():
-            self._shares.add(share_state)
-            yield _BUILD_COST + _MEMBER_COST * len(share_state.members)
-        for streams_state in self._streams.pop_replayed():
-            self._streams.add(streams_state)
-            yield _BUILD_COST + _MEMBER_COST * len(streams_state.members)
+        for groups in self._recorded:
+            yield from groups.restore_replayed()
         count = 0
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
         # itself. Create a group for them, by which the sweep finds them when they expire.

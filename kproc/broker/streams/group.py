@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
+from kproc.broker.coordinator.member_deadlines import (
+    REMOVED_AT_ONCE,
+    TRY_AGAIN_MS,
+    UNSETTLED_HEARTBEAT_MS,
+    MemberDeadlines,
+)
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Computation, Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
@@ -82,12 +87,6 @@ if TYPE_CHECKING:
     from kproc.broker.group.messages import CommitRequest
 
 logger = logging.getLogger(__name__)
-
-# The interval of heartbeats (ms) while a member waits for tasks, as in consumer groups.
-UNSETTLED_HEARTBEAT_MS: Final = 500
-# Limit of the members that one tick removes, as in consumer groups: their tombstones and the record of the epoch must
-# fit into one batch.
-REMOVED_AT_ONCE: Final = 200
 
 
 class StreamsGroup:
@@ -278,14 +277,10 @@ class StreamsGroup:
             return []
         if self.computation.is_running:
             return [COMPUTING]
-        wall_ms = environment.wall_ms()
-        age_ms = wall_ms - state.target_epoch.timestamp_ms
+        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
         interval_ms = environment.assignment_interval_ms(self.group_id)
-        # A negative age means that the host's clock was set back. Compute the target at once then.
-        if 0 <= age_ms < interval_ms:
-            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
+        if self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
             return [delayed_status("assignment interval")]
-        self._deadlines.discard_assignment()
         is_ready = self.computation.start(self._compute_target(wall_ms), now_ms)
         return [] if is_ready else [COMPUTING]
 
@@ -473,13 +468,6 @@ class StreamsGroup:
     def record_keys(self) -> list[bytes]:
         """Return the encoded keys of all records of the group."""
         return [STREAMS_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
-
-    def resign(self) -> Work:
-        """Return no steps: another Handler coordinates the group now, but no request waits in a streams group."""
-        yield from ()
-
-    def kill(self) -> None:
-        """Do nothing: the group was deleted, but no request waits in a streams group."""
 
     def describe_streams(self) -> DescribedStreamsGroup:
         """Return the group for StreamsGroupDescribe."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
+from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.group import StreamsGroup
@@ -63,23 +63,7 @@ class StreamsGroups:
         # Empty classic groups that were replaced because a member joins. If its heartbeat is rejected, they are
         # restored.
         self._replaced: dict[str, Group] = {}
-        self._replay = StateReplay(StreamsGroupState)
-        self._rebalances = 0
-
-    def drain_rebalances(self) -> int:
-        """Return how often a group's epoch rose since the last call. Kafka counts this as rebalances."""
-        rebalances, self._rebalances = self._rebalances, 0
-        return rebalances
-
-    # -- loading -----------------------------------------------------------------------------------------------
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay the last record of a key. Raises Corrupt if it cannot be read."""
-        self._replay.replay(*STREAMS_RECORDS.decode(key, value))
-
-    def pop_replayed(self) -> list[StreamsGroupState]:
-        """Remove and return the replayed states of the groups that exist."""
-        return self._replay.pop()
+        self.records = RecordedGroups(STREAMS_RECORDS, StreamsGroupEpoch, StreamsGroupState, self.add)
 
     def add(self, state: StreamsGroupState) -> StreamsGroup:
         """Add a group with this state. It replaces a group with the same id."""
@@ -148,4 +132,4 @@ class StreamsGroups:
                 group.state.apply(*records[number - tombstone_count])
 
         self._append(encoded, apply)
-        self._rebalances += sum(isinstance(value, StreamsGroupEpoch) for _key, value in records)
+        self.records.count_rebalances(records)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.broker.coordinator.record_codec import reject_field
 from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata
 from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import INT16
@@ -97,13 +98,7 @@ _ASSIGNMENT: Final = Schema(
     (_partitions("assigned_partitions"), Field("user_data", "bytes", False, True, None, None)),
 )
 _read_assignment: Final[Reader] = reader_of(_ASSIGNMENT)
-
-
-def _no_such_name(path: str, name: str) -> None:
-    raise ValueError(f"cannot encode {path}: its schema has no field {name}")
-
-
-_write_assignment: Final[Writer] = writer_of(_ASSIGNMENT, _no_such_name)
+_write_assignment: Final[Writer] = writer_of(_ASSIGNMENT, reject_field)
 
 
 def decode_subscription(metadata: bytes) -> EmbeddedSubscription:

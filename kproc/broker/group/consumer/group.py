@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
+from kproc.broker.coordinator.member_deadlines import (
+    REMOVED_AT_ONCE,
+    TRY_AGAIN_MS,
+    UNSETTLED_HEARTBEAT_MS,
+    MemberDeadlines,
+)
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
@@ -66,12 +71,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "consumer"
-# The interval in ms of a member's heartbeats while it waits for partitions. 1,000 waiting members then send 2,000
-# heartbeats a second, which take about a fifth of a core.
-_UNSETTLED_HEARTBEAT_MS: Final = 500
-# Limit of members that are removed at once. Their tombstones and the group's next epoch then fit into one batch. If a
-# crash could separate these, no member would get the free partitions. The limit also keeps a tick within a few ms.
-REMOVED_AT_ONCE: Final = 200
 
 
 class ConsumerGroup:
@@ -126,7 +125,7 @@ class ConsumerGroup:
         epoch = self.state.target_epoch.epoch
         state = member.state
         is_settled = state.phase is MemberPhase.STABLE and state.epoch == epoch == self.state.epoch.epoch
-        return interval_ms if is_settled else min(interval_ms, _UNSETTLED_HEARTBEAT_MS)
+        return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
     def progress(
         self,
@@ -277,15 +276,10 @@ class ConsumerGroup:
         state, environment = self.state, self._environment
         if not state.is_target_stale or self.computation.is_running:
             return
-        wall_ms = environment.wall_ms()
-        age_ms = wall_ms - state.target_epoch.timestamp_ms
+        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
         interval_ms = environment.assignment_interval_ms(self.group_id)
-        # A negative age means that the host's clock was set back. The interval then counts as over.
-        if 0 <= age_ms < interval_ms:
-            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
-            return
-        self._deadlines.discard_assignment()
-        self.computation.start(self._compute_target(wall_ms), now_ms)
+        if not self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
+            self.computation.start(self._compute_target(wall_ms), now_ms)
 
     def _compute_target(self, wall_ms: int) -> Work:
         """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
@@ -477,13 +471,6 @@ class ConsumerGroup:
     def record_keys(self) -> list[bytes]:
         """Return the encoded keys of all records of the group."""
         return [CONSUMER_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
-
-    def resign(self) -> Work:
-        """Return no steps when another Handler takes over the group, because no request waits in it."""
-        yield from ()
-
-    def kill(self) -> None:
-        """Do nothing when the group is deleted, because no request waits in it."""
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""

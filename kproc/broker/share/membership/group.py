@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
+from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, UNSETTLED_HEARTBEAT_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "share"
-# The interval of heartbeats (ms) while a member waits for an assignment. 1,000 such members send 2,000 heartbeats a
-# second.
-_UNSETTLED_HEARTBEAT_MS: Final = 500
 
 
 class ShareGroupEnvironment(msgspec.Struct, frozen=True):
@@ -136,7 +133,7 @@ class ShareGroup:
             self.group_id, "share.heartbeat.interval.ms", environment.config.group_share_heartbeat_interval_ms
         )
         is_settled = member.state.epoch == self.state.epoch.epoch and not self.uninitialized()
-        return interval_ms if is_settled else min(interval_ms, _UNSETTLED_HEARTBEAT_MS)
+        return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
     def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
         """Return the member that sent the request, or None if a new member joins.
@@ -264,19 +261,14 @@ class ShareGroup:
         state, environment = self.state, self._environment
         if state.epoch.epoch <= state.target_epoch.epoch or self.computation.is_running:
             return
-        wall_ms = environment.wall_ms()
-        age_ms = wall_ms - state.target_epoch.timestamp_ms
+        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
         interval_ms = environment.cluster.config_number(
             self.group_id,
             "share.assignment.interval.ms",
             environment.config.group_share_assignment_interval_ms,
         )
-        # A negative age means that the host's clock was set back. Compute the target at once then.
-        if 0 <= age_ms < interval_ms:
-            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
-            return
-        self._deadlines.discard_assignment()
-        self.computation.start(self._compute_target(wall_ms), now_ms)
+        if not self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
+            self.computation.start(self._compute_target(wall_ms), now_ms)
 
     def _compute_target(self, wall_ms: int) -> Work:
         """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
@@ -451,13 +443,6 @@ class ShareGroup:
     def record_keys(self) -> list[bytes]:
         """Return the encoded keys of all records of the group."""
         return [SHARE_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
-
-    def resign(self) -> Work:
-        """Return no steps: another Handler coordinates the group now, but no request waits in a share group."""
-        yield from ()
-
-    def kill(self) -> None:
-        """Do nothing: the group was deleted, but no request waits in a share group."""
 
     def describe_share(self) -> DescribedShareGroup:
         """Return the group for ShareGroupDescribe."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
+from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
 from kproc.broker.coordinator.rules import Timing
 from kproc.broker.share.membership.group import ShareGroup, ShareGroupEnvironment
 from kproc.broker.share.membership.messages import (
@@ -72,8 +72,7 @@ class ShareGroups:
         self._log = log
         self._environment = ShareGroupEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
         self._member_memory = cluster.member_memory
-        self._replay = StateReplay(self._make_state)
-        self._rebalances = 0
+        self.records = RecordedGroups(SHARE_RECORDS, ShareEpoch, self._make_state, self.add)
 
     def _make_state(self, group_id: str) -> ShareGroupState:
         return ShareGroupState(group_id, self._member_memory)
@@ -90,21 +89,6 @@ class ShareGroups:
             problem = "not found" if group is None else "is not a share group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {problem}.")
         return group
-
-    def drain_rebalances(self) -> int:
-        """Return how often a group's epoch rose since the last call. Kafka counts this as rebalances."""
-        rebalances, self._rebalances = self._rebalances, 0
-        return rebalances
-
-    # -- loading -----------------------------------------------------------------------------------------------
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay the last record of a key. Raises Corrupt if it cannot be read."""
-        self._replay.replay(*SHARE_RECORDS.decode(key, value))
-
-    def pop_replayed(self) -> list[ShareGroupState]:
-        """Remove and return the replayed states of the groups that exist."""
-        return self._replay.pop()
 
     def add(self, state: ShareGroupState) -> ShareGroup:
         """Add a share group with this state. It replaces a group with the same id."""
@@ -241,7 +225,7 @@ class ShareGroups:
         encoded = [SHARE_RECORDS.encode(*record) for record in records]
         apply = partial(_apply, group, records)
         append_and_apply(self._log, encoded, apply)
-        self._rebalances += sum(isinstance(value, ShareEpoch) for _key, value in records)
+        self.records.count_rebalances(records)
 
 
 def _apply(group: ShareGroup, records: Sequence[ShareRecord], number: int) -> None:

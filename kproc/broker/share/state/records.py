@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.record_codec import reject_field
 from kproc.broker.share.state.messages import NO_COUNT, SharePartitionKey, StateBatch
 from kproc.common.errors import Corrupt, ProtocolError
 from kproc.wire.primitives import INT16, encode_string, read_string
@@ -112,19 +113,11 @@ _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
 }
 
 
-def _no_such_name(path: str, name: str) -> None:
-    """Raise ValueError for a field that the caller gives and the schema lacks, which is a bug of the caller.
-
-    path: the record type, or a struct in it.
-    """
-    raise ValueError(f"cannot encode {path}: its schema has no field {name}")
-
-
 _READERS: Final[dict[ShareStateRecordType, Reader]] = {
     each: reader_of(schema) for each, schema in _SCHEMAS.items()
 }
 _WRITERS: Final[dict[ShareStateRecordType, Writer]] = {
-    each: writer_of(schema, _no_such_name) for each, schema in _SCHEMAS.items()
+    each: writer_of(schema, reject_field) for each, schema in _SCHEMAS.items()
 }
 _VERSION: Final = 0
 _TYPES: Final = frozenset(map(int, ShareStateRecordType))

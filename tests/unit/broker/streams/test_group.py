@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from msgspec.structs import force_setattr, replace
 
-from kproc.broker.streams.group import REMOVED_AT_ONCE
+from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kproc.broker.config import Config
-from kproc.broker.group.consumer.group import REMOVED_AT_ONCE
+from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.consumer.records import TargetEpoch
 from kproc.common.errors import ErrorCode, KafkaError
