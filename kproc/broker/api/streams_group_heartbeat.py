@@ -28,6 +28,7 @@ from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
+from kproc.broker.streams.configured_topology import TASKS_MAX
 from kproc.broker.streams.messages import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -38,12 +39,7 @@ from kproc.broker.streams.messages import (
 )
 from kproc.broker.streams.records import Endpoint, read_tasks
 from kproc.broker.streams.tasks import MemberTasks, TaskSet, partitions_by_subtopology
-from kproc.broker.streams.topology import (
-    TASKS_MAX,
-    KeyValue,
-    Topology,
-    reject_invalid_topology,
-)
+from kproc.broker.streams.topology import KeyValue, Topology, reject_invalid_topology
 from kproc.common.conversion import converter
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey

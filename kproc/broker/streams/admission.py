@@ -10,12 +10,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat, TaskOffsets
 from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import StreamsMember
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
 from kproc.broker.streams.tasks import MemberTasks, Task
-from kproc.broker.streams.topology import ConfiguredTopology, Topology
+from kproc.broker.streams.topology import Topology
 from kproc.common.errors import ErrorCode, KafkaError
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.messages import DescribedStreamsGroup, DescribedStreamsMember
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
-from kproc.broker.streams.topology import ConfiguredTopology, Topology
+from kproc.broker.streams.topology import Topology
 
 
 def state_name(state: StreamsGroupState) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kproc.broker.streams.configured_topology import ConfiguredTopology, PartitionCounts
 from kproc.broker.streams.messages import EndpointPartitions
 from kproc.broker.streams.state import StreamsGroupMember
 from kproc.broker.streams.tasks import Task, partitions_by_subtopology
-from kproc.broker.streams.topology import ConfiguredTopology, PartitionCounts
 
 TopicPartitions = tuple[tuple[str, tuple[int, ...]], ...]
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from kproc.broker.streams.configured_topology import ConfiguredTopology, configure_topology
 from kproc.broker.streams.endpoints import endpoint_partitions
 from kproc.broker.streams.memory import StreamsMemory
 from kproc.broker.streams.messages import EndpointPartitions
 from kproc.broker.streams.state import StreamsGroupMember
-from kproc.broker.streams.topology import ConfiguredTopology, Topology, configure_topology
+from kproc.broker.streams.topology import Topology
 
 if TYPE_CHECKING:
     from kproc.broker.group.consumer.topics import TopicView

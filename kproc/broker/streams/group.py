@@ -42,6 +42,7 @@ from kproc.broker.streams.admission import (
 )
 from kproc.broker.streams.assignor import TASK_ASSIGNORS, SubtopologyTasks, TaskMember
 from kproc.broker.streams.commits import commit_refusal, fetch_refusal
+from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.description import describe, state_name
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.fitted_topology import FittedTopology
@@ -76,11 +77,7 @@ from kproc.broker.streams.statuses import (
     stale_statuses,
 )
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks
-from kproc.broker.streams.topology import (
-    ConfiguredTopology,
-    StreamsStatus,
-    Topology,
-)
+from kproc.broker.streams.topology import StreamsStatus, Topology
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

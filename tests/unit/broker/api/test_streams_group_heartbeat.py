@@ -12,7 +12,8 @@ from kproc.broker.api.streams_group_heartbeat import TOPOLOGY_BYTES_MAX, _valida
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.request import registry
 from kproc.broker.request.handler_call import check_whole
-from kproc.broker.streams.topology import TASKS_MAX, Topology
+from kproc.broker.streams.configured_topology import TASKS_MAX
+from kproc.broker.streams.topology import Topology
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from tests.support.groups import streams_join

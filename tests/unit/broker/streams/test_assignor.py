@@ -9,8 +9,8 @@ from random import Random
 
 from kproc.broker.streams import assignor
 from kproc.broker.streams.assignor import SubtopologyTasks, TaskMember
+from kproc.broker.streams.configured_topology import TASKS_MAX
 from kproc.broker.streams.tasks import MemberTasks, Task
-from kproc.broker.streams.topology import TASKS_MAX
 from tests.support.computations import undivided
 
 Result = Mapping[str, MemberTasks]

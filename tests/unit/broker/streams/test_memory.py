@@ -12,18 +12,12 @@ import pytest
 from kproc.broker.coordinator import member_memory
 from kproc.broker.coordinator.member_memory import GroupContent
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.streams.configured_topology import configure_topology
 from kproc.broker.streams.memory import TASK_BYTES
 from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.records import STREAMS_RECORDS, Endpoint, StreamsRecordType
 from kproc.broker.streams.state import StreamsGroupState
-from kproc.broker.streams.topology import (
-    CopartitionGroup,
-    KeyValue,
-    StreamsTopic,
-    Subtopology,
-    Topology,
-    configure_topology,
-)
+from kproc.broker.streams.topology import CopartitionGroup, KeyValue, StreamsTopic, Subtopology, Topology
 from kproc.common.errors import ErrorCode
 from tests.support.group_coordinator_rig import run_steps
 from tests.support.share_groups import ShareRig

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.share.partition import dead_letters, share_partitions
+from kproc.broker.share.partition import dead_letters, original_records, share_partitions
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
 from kproc.broker.share.state.messages import PersistedState, RecordState, StateBatch, state_key
 from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX
@@ -158,7 +158,7 @@ def test_one_batch_of_copies_is_written_in_a_duty_cycle(
     owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request can reject a record in each of 2,000 partitions."""
-    monkeypatch.setattr(dead_letters, "_READ_BYTES_MAX", 1)
+    monkeypatch.setattr(original_records, "_READ_BYTES_MAX", 1)
     owner.configure(errors_deadletterqueue_copy_record_enable="true")
     owner.rig.create_topic(TOPIC, partitions=2, **ENABLE)
     for index in (0, 1):
@@ -176,17 +176,6 @@ def test_one_batch_of_copies_is_written_in_a_duty_cycle(
         owner.rig.run_cycle(owner.rig.handler(0))
         counts.append(sum(log.end_offset for log in logs))
         assert counts[-1] - counts[-2] <= 1, counts
-
-
-def test_originals_are_found_in_any_order(owner: ShareOwner) -> None:
-    owned = owner.rig.open("t")
-    for codec in (0, 4):
-        records = [Record(None, b"%d" % number, 5, []) for number in range(4)]
-        owned.log.append([memoryview(encode_batch(records, codec=codec))])
-    originals = dead_letters._Originals(owned.log)
-    wanted = [0, 3, 3, 1, 7, 7, 0, 4, 9, 5]
-    found = [originals.find(offset) for offset in wanted]
-    assert [each and each.offset for each in found] == [0, 3, 3, 1, 7, 7, 0, 4, None, 5]
 
 
 def test_many_dead_letters_are_several_batches(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
