@@ -16,20 +16,19 @@ stored_states.py has them initialized.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, UNSETTLED_HEARTBEAT_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
-from kproc.broker.share.membership.assignor import ASSIGNOR_NAME, ShareAssignorMember, assign_simple
+from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
+from kproc.broker.share.membership.description import describe, state_name
+from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.messages import (
     JOIN_EPOCH,
     DescribedShareGroup,
-    DescribedShareMember,
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
@@ -50,23 +49,11 @@ from kproc.broker.share.membership.state import ShareGroupState, ShareMember
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kproc.broker.config import Config
-    from kproc.broker.group.consumer.topics import ConsumerCluster
     from kproc.broker.group.messages import CommitRequest
 
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "share"
-
-
-class ShareGroupEnvironment(msgspec.Struct, frozen=True):
-    """The parts of a broker that a share group uses."""
-
-    cluster: ConsumerCluster
-    config: Config
-    wall_ms: Callable[[], int]
-    # Appends records of a group and applies them to its state. Raises KafkaError if the append failed.
-    append: Callable[[ShareGroup, Sequence[ShareRecord]], None]
 
 
 class ShareGroup:
@@ -128,10 +115,7 @@ class ShareGroup:
         Kafka always returns the group's interval of 5 s. A member would learn the first assignment, which needs the
         share coordinator, only after that time.
         """
-        environment = self._environment
-        interval_ms = environment.cluster.config_number(
-            self.group_id, "share.heartbeat.interval.ms", environment.config.group_share_heartbeat_interval_ms
-        )
+        interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
         is_settled = member.state.epoch == self.state.epoch.epoch and not self.uninitialized()
         return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
@@ -262,11 +246,7 @@ class ShareGroup:
         if state.epoch.epoch <= state.target_epoch.epoch or self.computation.is_running:
             return
         wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
-        interval_ms = environment.cluster.config_number(
-            self.group_id,
-            "share.assignment.interval.ms",
-            environment.config.group_share_assignment_interval_ms,
-        )
+        interval_ms = environment.assignment_interval_ms(self.group_id)
         if not self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
             self.computation.start(self._compute_target(wall_ms), now_ms)
 
@@ -348,10 +328,7 @@ class ShareGroup:
             self._renew_session(member, now_ms)
 
     def _renew_session(self, member: ShareMember, now_ms: int) -> None:
-        environment = self._environment
-        timeout_ms = environment.cluster.config_number(
-            self.group_id, "share.session.timeout.ms", environment.config.group_share_session_timeout_ms
-        )
+        timeout_ms = self._environment.session_timeout_ms(self.group_id)
         self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -403,7 +380,7 @@ class ShareGroup:
     @property
     def state_name(self) -> str:
         """The state's name as ListGroups shows it."""
-        return "Stable" if self.state.members else "Empty"
+        return state_name(self.state)
 
     @property
     def is_empty(self) -> bool:
@@ -446,14 +423,7 @@ class ShareGroup:
 
     def describe_share(self) -> DescribedShareGroup:
         """Return the group for ShareGroupDescribe."""
-        return DescribedShareGroup(
-            group_id=self.group_id,
-            state=self.state_name,
-            group_epoch=self.state.epoch.epoch,
-            assignment_epoch=self.state.target_epoch.epoch,
-            assignor=ASSIGNOR_NAME,
-            members=tuple(map(_describe_member, self.state.members.values())),
-        )
+        return describe(self.state)
 
     # -- records -----------------------------------------------------------------------------------------------
 
@@ -463,20 +433,6 @@ class ShareGroup:
     def _append(self, records: Sequence[ShareRecord]) -> None:
         if records:
             self._environment.append(self, records)
-
-
-def _describe_member(member: ShareMember) -> DescribedShareMember:
-    subscription = member.subscription
-    assert subscription is not None
-    return DescribedShareMember(
-        member_id=member.member_id,
-        rack_id=subscription.rack_id,
-        member_epoch=member.state.epoch,
-        client_id=subscription.client_id,
-        client_host=subscription.client_host,
-        topic_names=subscription.topic_names,
-        assignment=member.state.assigned,
-    )
 
 
 def _check_epoch(state: ShareMemberState, epoch: int) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
 from kproc.broker.coordinator.rules import Timing
-from kproc.broker.share.membership.group import ShareGroup, ShareGroupEnvironment
+from kproc.broker.share.membership.environment import ShareGroupEnvironment
+from kproc.broker.share.membership.group import ShareGroup
 from kproc.broker.share.membership.messages import (
     JOIN_EPOCH,
     AlterShareOffsets,
