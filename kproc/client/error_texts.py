@@ -41,7 +41,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "UNKNOWN_MEMBER_ID": "the group does not have this member",
     "INVALID_SESSION_TIMEOUT": "the session timeout is outside of the broker's limits",
     "REBALANCE_IN_PROGRESS": "the group is rebalancing; try again",
-    "INVALID_COMMIT_OFFSET_SIZE": "the committed offset is too large to be stored",
+    "INVALID_COMMIT_OFFSET_SIZE": "the offset is too large, or offsets have reached kproc.group.offsets.max.bytes",
     "TOPIC_AUTHORIZATION_FAILED": "no right on the topic; see kproc acl check",
     "GROUP_AUTHORIZATION_FAILED": "no right on the group; see kproc acl check",
     "CLUSTER_AUTHORIZATION_FAILED": "no right on the cluster; see kproc acl check",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kproc.broker.config import Config
+from kproc.broker.coordinator.memory_limit import MemoryLimit
 from kproc.broker.coordinator.rules import DueOf, KeyAndValue, KnownTopics, Marker, Timing, Write
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
@@ -73,6 +74,7 @@ class CoordinatorRig:
         self.version = version
         self.config = Config.build({name.replace("_", "."): str(value) for name, value in settings.items()})
         self.ids = 1000
+        self.memory = MemoryLimit("kproc.transactional.ids.max.bytes", 1 << 30)
         self.id_error: KafkaError | None = None
         self.sent: list[tuple[list[tuple[PartitionKey, Marker]], Callable[[int, int], None]]] = []
         self.restart(records)
@@ -85,7 +87,9 @@ class CoordinatorRig:
         self.sent = []
         self.deadlines: Deadlines[DueOf] = Deadlines()
         timing = Timing(now_ms=self.now_ms, wall_ms=self.clock.wall_ms, random_id=lambda: "")
-        environment = Environment(self.config, timing, lambda: self.version, self._new_id, self._send)
+        environment = Environment(
+            self.config, timing, lambda: self.version, self._new_id, self._send, self.memory
+        )
         self.coordinator = TransactionCoordinator(environment, self.log, self.deadlines, epoch)
         # As in CoordinatorReplay, only the last record of each key is replayed, and no tombstone.
         for offset, (key, value) in enumerate(dict(records).items()):

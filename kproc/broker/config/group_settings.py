@@ -13,6 +13,7 @@ from kproc.broker.config.values import (
     LIST,
     LONG,
     ONE_REPLICA,
+    SIZE,
     STRING,
     ConfigError,
     at_least,
@@ -21,6 +22,10 @@ from kproc.broker.config.values import (
     setting,
     some_of,
 )
+
+# Defaults of the limits of memory that members and committed offsets may take in a Handler.
+MEMBERS_BYTES_MAX: Final = 96 << 20
+OFFSETS_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -41,6 +46,21 @@ class GroupSettings:
         at_least(0),
     )
     group_max_size: int = setting(INT, INT_MAX, "Maximum number of members of a group.", at_least(1))
+    kproc_group_members_max_bytes: int = setting(
+        SIZE,
+        MEMBERS_BYTES_MAX,
+        "Memory that the members of all groups may take in a Handler. A member takes at least 5 KiB. Beyond it, new "
+        "members and longer subscriptions are rejected with GROUP_MAX_SIZE_REACHED.",
+        at_least(1 << 20),
+    )
+    kproc_group_offsets_max_bytes: int = setting(
+        SIZE,
+        OFFSETS_BYTES_MAX,
+        "Memory that committed offsets may take in a Handler. An offset takes 0.5 KiB and its metadata, and its group "
+        "3 KiB. Beyond it, offsets of partitions for which the group has none are rejected with "
+        "INVALID_COMMIT_OFFSET_SIZE.",
+        at_least(1 << 20),
+    )
     group_share_max_share_sessions: int = setting(
         INT,
         2_000,

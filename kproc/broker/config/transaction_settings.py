@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from kproc.broker.config.values import INT, at_least, setting
+from kproc.broker.config.values import INT, SIZE, at_least, setting
+
+# Default of the limit of memory that transactional ids may take in a Handler.
+TRANSACTIONAL_IDS_BYTES_MAX: Final = 128 << 20
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -22,6 +26,14 @@ class TransactionSettings:
     )
     transactional_id_expiration_ms: int = setting(
         INT, 604_800_000, "Time in ms without use after which a transactional id is removed.", at_least(1)
+    )
+    kproc_transactional_ids_max_bytes: int = setting(
+        SIZE,
+        TRANSACTIONAL_IDS_BYTES_MAX,
+        "Memory that transactional ids may take in a Handler. An id takes 1 KiB, and each partition of its transaction "
+        "200 bytes. Beyond it, new ids and transactions of more than 100 partitions are rejected with "
+        "POLICY_VIOLATION.",
+        at_least(1 << 20),
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         INT,

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from kproc.broker.config.group_settings import MEMBERS_BYTES_MAX
 from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit, bytes_of_texts
 from kproc.common.errors import ErrorCode, KafkaError
 
-# The limit of a Handler. It has room for some 17,000 members with subscriptions as short as most are.
-MEMBERS_BYTES_MAX: Final = 96 << 20
 # A content or an assignment of at most this size is part of MEMBER_BYTES. So a member whose short subscription or
 # assignment grows a little is never rejected.
 SMALL_BYTES: Final = 1 << 10
@@ -111,8 +110,10 @@ class MemberMemory:
 
     __slots__ = ("_shared", "limit")
 
-    def __init__(self) -> None:
-        self.limit = MemoryLimit(MEMBERS_BYTES_MAX)
+    def __init__(self, bytes_max: int | None = None) -> None:
+        self.limit = MemoryLimit(
+            "kproc.group.members.max.bytes", MEMBERS_BYTES_MAX if bytes_max is None else bytes_max
+        )
         self._shared: WeakValueDictionary[Content, _SharedContent[Any]] = WeakValueDictionary()
 
     def has_room(
@@ -129,7 +130,7 @@ class MemberMemory:
             counted_bytes(size) for content, size in sizes.items() if content not in self._shared
         )
         freed = 0 if replaced is None else replaced.releasable_bytes
-        return added <= freed or self.limit.has_room(added - freed)
+        return self.limit.has_room(added - freed)
 
     def check_room(
         self, *contents: Content, own_bytes: int = 0, replaced: HeldMemory[Any] | None = None
@@ -138,8 +139,8 @@ class MemberMemory:
         if not self.has_room(*contents, own_bytes=own_bytes, replaced=replaced):
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The members of all groups have reached their limit of {self.limit.bytes_max >> 20} MiB of memory "
-                "in this Handler. Subscribe to fewer topics, or stop other members.",
+                "The members of all groups have reached their limit of memory, "
+                f"{self.limit.setting}={self.limit.bytes_max}. Subscribe to fewer topics, or stop other members.",
             )
 
     def hold(self, content: C, own_bytes: int = 0) -> HeldMemory[C]:

@@ -7,7 +7,10 @@ coordinator is discarded.
 
 from __future__ import annotations
 
+import logging
 from sys import getsizeof
+
+logger = logging.getLogger(__name__)
 
 
 def bytes_of_texts(*texts: str | None) -> int:
@@ -17,17 +20,38 @@ def bytes_of_texts(*texts: str | None) -> int:
 
 
 class MemoryLimit:
-    """A limit in bytes, and the bytes that count towards it now."""
+    """The limit of one setting in bytes, and the bytes that count towards it now."""
 
-    __slots__ = ("bytes_max", "used_bytes")
+    __slots__ = ("_is_full", "bytes_max", "setting", "used_bytes")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, setting: str, bytes_max: int) -> None:
+        self.setting = setting
         self.bytes_max = bytes_max
         self.used_bytes = 0
+        self._is_full = False
 
     def has_room(self, added_bytes: int) -> bool:
-        """Return True if this number of bytes can be added without exceeding the limit."""
-        return self.used_bytes + added_bytes <= self.bytes_max
+        """Return True if this number of bytes can be added without exceeding the limit, or if nothing is added.
+
+        Log the first time that there is no room, until a tenth of the limit is free again.
+        """
+        has_room = added_bytes <= 0 or self.used_bytes + added_bytes <= self.bytes_max
+        if has_room == self._is_full:
+            self._report(has_room=has_room)
+        return has_room
+
+    def _report(self, *, has_room: bool) -> None:
+        if not has_room:
+            self._is_full = True
+            logger.warning(
+                "%s: %d bytes are in use, so requests that need more are rejected. Raise the setting if your clients "
+                "need it.",
+                self.setting,
+                self.used_bytes,
+            )
+        elif self.used_bytes < self.bytes_max * 9 // 10:
+            self._is_full = False
+            logger.info("%s: there is room again, %d bytes are in use.", self.setting, self.used_bytes)
 
 
 class CountedMemory:

@@ -114,7 +114,7 @@ class GroupCoordinator:
             self._groups, self._unwritten, config, cluster, timing, log, self.after_change
         )
         self.streams = StreamsGroups(self._groups, self._unwritten, config, cluster, timing, log)
-        self.offsets = GroupOffsets()
+        self.offsets = GroupOffsets(cluster.offset_memory)
         self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
         self._recorded = (self._consumers.records, self.shares.records, self.streams.records)
         self._loading = GroupLoading(self._classic, self._recorded, self.offsets)

@@ -9,11 +9,13 @@ The rules are those of Kafka's OffsetMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
+from kproc.broker.coordinator.memory_limit import MemoryLimit
 from kproc.broker.coordinator.rules import DeletedTopics, KnownTopics, Producer
+from kproc.broker.group.offset_memory import OffsetMemory, bytes_of_offset
 from kproc.broker.group.pending_offsets import PendingOffsets
 from kproc.broker.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.wire.primitives import ZERO_UUID
@@ -29,11 +31,12 @@ _NOTHING: Final[Mapping[str, ByPartition]] = {}
 class GroupOffsets:
     """The committed and pending offsets of one coordinator."""
 
-    __slots__ = ("_by_group", "hidden", "pending")
+    __slots__ = ("_by_group", "_memory", "hidden", "pending")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: MemoryLimit) -> None:
         self._by_group: dict[str, ByTopic] = {}
-        self.pending = PendingOffsets()
+        self._memory = memory = OffsetMemory(limit)
+        self.pending = PendingOffsets(memory)
         # Deleted topics whose offsets are being removed in steps. No response shows these offsets any more.
         self.hidden: DeletedTopics | None = None
 
@@ -92,7 +95,25 @@ class GroupOffsets:
             self.pending.put(producer.producer_id, key, value)
 
     def _store(self, key: OffsetKey, value: CommittedOffset) -> None:
-        self._by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
+        topics = self._by_group.get(key.group_id)
+        if topics is None:
+            topics = self._by_group[key.group_id] = {}
+            self._memory.add_group(key.group_id)
+        partitions = topics.setdefault(key.topic, {})
+        self._memory.replace(partitions.get(key.partition), value)
+        partitions[key.partition] = value
+
+    def has_room(self, offsets: Collection[tuple[OffsetKey, CommittedOffset]]) -> bool:
+        """Return True if the Handler has memory for the offsets of one group, or if none of them is new to the group.
+
+        A group that has an offset of each partition can always commit, because the offsets take the place of others.
+        """
+        limit = self._memory.limit
+        added = sum(bytes_of_offset(value) for _key, value in offsets)
+        # Look for known offsets only if there is no room for all, because a request can have many.
+        return limit.used_bytes + added <= limit.bytes_max or limit.has_room(
+            sum(bytes_of_offset(value) for key, value in offsets if not self.is_known(key))
+        )
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Commit or discard the pending offsets of a producer, because the marker of its transaction was appended."""
@@ -115,11 +136,12 @@ class GroupOffsets:
         partitions = topics.get(key.topic) if topics is not None else None
         if topics is None or partitions is None:
             return
-        partitions.pop(key.partition, None)
+        self._memory.replace(partitions.pop(key.partition, None), None)
         if not partitions:
             del topics[key.topic]
         if not topics:
             del self._by_group[key.group_id]
+            self._memory.remove_group(key.group_id)
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
         """Return the keys of all committed and pending offsets of a group, for their tombstones."""
@@ -175,6 +197,8 @@ class GroupOffsets:
         """
         if self._by_group:
             self._by_group.popitem()
+        if not self._by_group:
+            self._memory.release()
         return bool(self._by_group)
 
     def expired_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kproc.broker.group.offset_memory import OffsetMemory
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 
 TopicPartition = tuple[str, int]
@@ -15,17 +16,23 @@ TopicPartition = tuple[str, int]
 class PendingOffsets:
     """The pending offsets of one coordinator. Part of GroupOffsets."""
 
-    __slots__ = ("_by_producer", "_producers")
+    __slots__ = ("_by_producer", "_memory", "_producers")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: OffsetMemory) -> None:
+        self._memory = memory
         self._by_producer: dict[int, dict[OffsetKey, CommittedOffset]] = {}
         # By group and partition, the producers with a pending offset.
         self._producers: dict[str, dict[TopicPartition, set[int]]] = {}
 
     def put(self, producer_id: int, key: OffsetKey, value: CommittedOffset) -> None:
         """Store an offset that was appended in a producer's open transaction."""
-        self._by_producer.setdefault(producer_id, {})[key] = value
-        partitions = self._producers.setdefault(key.group_id, {})
+        offsets = self._by_producer.setdefault(producer_id, {})
+        self._memory.replace(offsets.get(key), value)
+        offsets[key] = value
+        partitions = self._producers.get(key.group_id)
+        if partitions is None:
+            partitions = self._producers[key.group_id] = {}
+            self._memory.add_group(key.group_id)
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
     def count_with(self, producer_id: int, keys: Iterable[OffsetKey]) -> int:
@@ -38,7 +45,7 @@ class PendingOffsets:
         # Copy the set, because the loop removes producers from it.
         for producer_id in tuple(self._producers.get(key.group_id, {}).get((key.topic, key.partition), ())):
             offsets = self._by_producer[producer_id]
-            del offsets[key]
+            self._memory.replace(offsets.pop(key), None)
             if not offsets:
                 del self._by_producer[producer_id]
             self._remove_producer(producer_id, key)
@@ -46,7 +53,8 @@ class PendingOffsets:
     def pop(self, producer_id: int) -> dict[OffsetKey, CommittedOffset]:
         """Remove and return the offsets of a producer, whose transaction has ended."""
         offsets = self._by_producer.pop(producer_id, {})
-        for key in offsets:
+        for key, value in offsets.items():
+            self._memory.replace(value, None)
             self._remove_producer(producer_id, key)
         return offsets
 
@@ -58,6 +66,7 @@ class PendingOffsets:
             del partitions[key.topic, key.partition]
         if not partitions:
             del self._producers[key.group_id]
+            self._memory.remove_group(key.group_id)
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:
         """Return True if an open transaction may change a group's offset of a partition."""

@@ -17,9 +17,12 @@ from kproc.broker.cluster.internal_topics import (
 )
 from kproc.broker.cluster.records import node_over_cluster
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
+from kproc.broker.coordinator.member_memory import MemberMemory
+from kproc.broker.coordinator.memory_limit import MemoryLimit
 from kproc.broker.coordinator.rules import Timing
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.group.offset_memory import offset_limit
 from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.markers import MarkerSender
 from kproc.broker.peers.share_call import DELETE_STATE, initialize_states
@@ -62,6 +65,8 @@ def consumer_cluster(services: Services) -> ConsumerCluster:
         group_configs=_GroupConfigs(services).of,
         match_topics=partial(_match_topics, services, SelectionTime(services.clock.host_ns)),
         share_states=_share_states(services),
+        member_memory=MemberMemory(services.config.kproc_group_members_max_bytes),
+        offset_memory=offset_limit(services.config.kproc_group_offsets_max_bytes),
     )
 
 
@@ -146,6 +151,7 @@ def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
         cluster_version=lambda: transaction_version(services.image),
         new_producer_id=lambda on_id, on_failure: services.owner.producer_ids.allocate(on_id, on_failure),
         send_markers=MarkerSender(services).send,
+        memory=MemoryLimit("kproc.transactional.ids.max.bytes", config.kproc_transactional_ids_max_bytes),
     )
     return CoordinatorKind(
         topic=TRANSACTION_STATE_TOPIC,

@@ -25,10 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.rules import Code, DueOf, KnownTopics, OnCode, Producer, Write, write_error
 from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.transaction import rules
-from kproc.broker.transaction.entry import Entry, Environment, WaitingAdd
+from kproc.broker.transaction.entry import (
+    PARTITION_BYTES,
+    Entry,
+    Environment,
+    WaitingAdd,
+    bytes_of_id,
+)
 from kproc.broker.transaction.expiry import TransactionExpiry
 from kproc.broker.transaction.marker_delivery import MARKERS, MarkerDelivery
 from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
@@ -61,6 +68,8 @@ OnGranted = Callable[[Granted], None]
 # Costs of work that runs in steps, in units of about 1 us: to check one transactional id, and to write one record.
 _CHECK_COST: Final = 5
 _WRITE_COST: Final = 60
+# A transaction of at most this number of partitions is not rejected for its memory.
+SMALL_TRANSACTION: Final = 100
 # Names of deadlines: to check the timeouts of ongoing transactions, and to fail adds that wait for too long.
 _TIMEOUTS, _WAITING = "timeouts", "waiting"
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -81,6 +90,7 @@ class TransactionCoordinator:
         self._log = log
         self._deadlines = deadlines
         self._entries: dict[str, Entry] = {}
+        self._memory = CountedMemory(environment.memory)
         # By transactional id, the monotonic time in ms since which its ongoing transaction is known here.
         self._ongoing: dict[str, int] = {}
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
@@ -144,6 +154,9 @@ class TransactionCoordinator:
             self._retry_with_id(partial(self.init, name, request, reply), reply)
         elif isinstance(decision, Transaction):
             if entry is None:
+                if not self._environment.memory.has_room(bytes_of_id(name, decision)):
+                    reply(Granted(ErrorCode.POLICY_VIOLATION))
+                    return
                 entry = self._entries[name] = Entry(name)
             granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
             self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
@@ -177,6 +190,10 @@ class TransactionCoordinator:
         if entry.may_grow:
             decision = rules.add(entry.latest, add.request, self._timing.wall_ms())
         if isinstance(decision, Transaction):
+            added = len(decision.partitions) * PARTITION_BYTES
+            if len(decision.partitions) > SMALL_TRANSACTION and not self._environment.memory.has_room(added):
+                add.on_code(ErrorCode.POLICY_VIOLATION)
+                return
             self._write(entry, decision, add.on_code)
         elif decision == _CONCURRENT and add.until_ms > self._timing.now_ms():
             self._waiting.setdefault(name, []).append(add)
@@ -303,11 +320,15 @@ class TransactionCoordinator:
 
         `target` is None if the id was removed.
         """
+        size = self._memory.size
         if entry.appended is not None:
             self.state_counts[entry.appended.state] -= 1
+            size -= bytes_of_id(entry.name, entry.appended)
         if target is not None:
             self.state_counts[target.state] += 1
+            size += bytes_of_id(entry.name, target)
         entry.appended = target
+        self._memory.resize(size)
 
     def _resume(self, name: str) -> None:
         """Repeat the AddPartitionsToTxn requests that waited for the end of a transaction of `name`, in order."""
@@ -460,6 +481,7 @@ class TransactionCoordinator:
         while self._entries:
             self._entries.popitem()
             yield 1
+        self._memory.resize(0)
 
 
 def _no_id(error: KafkaError) -> ErrorCode:

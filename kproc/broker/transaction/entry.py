@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kproc.broker.config import Config
+from kproc.broker.coordinator.memory_limit import MemoryLimit, bytes_of_texts
 from kproc.broker.coordinator.rules import Marker, OnCode, Timing
 from kproc.broker.transaction.messages import AddRequest
 from kproc.broker.transaction.state import PREDECESSORS, PREPARED, PartitionKey, State, Transaction
@@ -18,6 +19,11 @@ OnId = Callable[[int], None]
 OnFailure = Callable[[KafkaError], None]
 
 
+# The memory of a transactional id without its name, and of a partition in its transaction.
+ID_BYTES: Final = 1 << 10
+PARTITION_BYTES: Final = 200
+
+
 class Environment(NamedTuple):
     """The settings and functions that a Handler passes to its transaction coordinators."""
 
@@ -26,6 +32,12 @@ class Environment(NamedTuple):
     cluster_version: Callable[[], int]  # The level of the feature transaction.version.
     new_producer_id: Callable[[OnId, OnFailure], None]
     send_markers: SendMarkers
+    memory: MemoryLimit  # Of the transactional ids of all coordinators of a Handler.
+
+
+def bytes_of_id(name: str, transaction: Transaction) -> int:
+    """Return the memory of a transactional id with a transaction."""
+    return ID_BYTES + bytes_of_texts(name) + PARTITION_BYTES * len(transaction.partitions)
 
 
 class WaitingAdd(NamedTuple):

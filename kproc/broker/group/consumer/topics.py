@@ -10,6 +10,8 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from kproc.broker.coordinator.member_memory import MemberMemory
+from kproc.broker.coordinator.memory_limit import MemoryLimit
+from kproc.broker.group.offset_memory import offset_limit
 from kproc.broker.share.membership.share_states import NO_SHARE_STATES, ShareStates
 
 if TYPE_CHECKING:
@@ -109,8 +111,9 @@ class ConsumerCluster(msgspec.Struct, frozen=True):
     # Handler has no time to match now. Raises KafkaError with INVALID_REGULAR_EXPRESSION.
     match_topics: Callable[[str, Identity], frozenset[str] | None]
     share_states: ShareStates = NO_SHARE_STATES
-    # One for all group coordinators of a Handler.
+    # One of each for all group coordinators of a Handler.
     member_memory: MemberMemory = msgspec.field(default_factory=MemberMemory)
+    offset_memory: MemoryLimit = msgspec.field(default_factory=offset_limit)
 
     def config_number(self, group_id: str, name: str, default: int) -> int:
         """Return a config of a group that is a number. `default`: the broker's static setting."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.coordinator.rules import Marker
+from kproc.broker.transaction.entry import PARTITION_BYTES
 from kproc.broker.transaction.marker_delivery import RETRY_MS
 from kproc.broker.transaction.messages import AddRequest, Granted
 from kproc.broker.transaction.records import decode_record, encode_key, encode_value
@@ -446,3 +447,47 @@ def test_counts_by_state_match_ids_over_random_changes() -> None:
     assert counts() == {"Ongoing": 1}
     rig.restart(rig.log.records)
     assert counts() == {"Ongoing": 1}
+
+
+# The memory of transactional ids.
+
+
+def test_new_id_without_room_is_rejected_and_known_ids_go_on() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    records = len(rig.log.records)
+    rig.memory.bytes_max = rig.memory.used_bytes
+    assert codes(rig.init(name="other")) == [ErrorCode.POLICY_VIOLATION]
+    assert len(rig.log.records) == records
+    assert rig.coordinator.describe("other") is None
+    assert rig.add(producer, P0, P1) == [NONE]
+    assert rig.memory.used_bytes > rig.memory.bytes_max
+    rig.end(producer, is_commit=True)
+    rig.take_markers()
+    assert codes(rig.init()) == [NONE]
+
+
+def test_large_transaction_needs_room_for_its_partitions() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    before = rig.memory.used_bytes
+    rig.memory.bytes_max = before
+    assert rig.add(producer, *(("t", index) for index in range(100))) == [NONE]
+    assert rig.add(producer, ("t", 100)) == [ErrorCode.POLICY_VIOLATION]
+    assert rig.memory.used_bytes == before + 100 * PARTITION_BYTES
+    rig.end(producer, is_commit=False)
+    rig.take_markers()
+    assert rig.memory.used_bytes == before
+
+
+def test_ids_of_a_log_count_and_leave_with_their_coordinator() -> None:
+    rig = CoordinatorRig()
+    rig.ongoing()
+    used = rig.memory.used_bytes
+    rig.coordinator.resign()
+    run_steps(rig.coordinator)
+    rig.restart(rig.log.records)
+    assert rig.memory.used_bytes == used
+    rig.coordinator.resign()
+    run_steps(rig.coordinator)
+    assert rig.memory.used_bytes == 0
