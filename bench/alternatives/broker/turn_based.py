@@ -24,15 +24,38 @@ from kproc.broker.config import Config, ConfigError
 from kproc.broker.handler.syncer import Syncer, ThreadSyncer
 from kproc.broker.ipc.wait import make_eventfd
 from kproc.broker.role.linked_role import LinkedRole
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.supervisor import broker
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess import InProcessBroker
+from kproc.broker.supervisor.inprocess_roles import InProcessRoles
+from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.restore_loop import KeptResources
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.transport.agent import Agent, AgentId
 
 _MOMENT_S: Final = 0.005
 _FAR_NS: Final = 1 << 62
+
+
+class TurnBasedRoles(InProcessRoles):
+    """The roles of a broker that runs due agents by turns. A sync that has ended calls `on_synced`."""
+
+    def __init__(
+        self, config: Config, sockets: ListeningSockets, turns: Turns, on_synced: Callable[[AgentId], None]
+    ) -> None:
+        super().__init__(config, sockets)
+        self._turns = turns
+        self._on_synced = on_synced
+
+    def build(self, agent: AgentId, plan: BrokerPlan, supervisor: broker.SupervisorCalls) -> Agent:
+        role = super().build(agent, plan, supervisor)
+        # The links, which are made when all roles exist, wake a role by making it due.
+        self._wakers[agent] = self._turns.waker(agent)
+        return role
+
+    def _syncer(self, agent: AgentId) -> Syncer:
+        return ThreadSyncer(f"{agent}-sync", partial(self._on_synced, agent))
 
 
 class TurnBasedProcess(InProcessBroker):
@@ -54,14 +77,8 @@ class TurnBasedProcess(InProcessBroker):
     def _make_processor(self, *arguments: Any, **named: Any) -> TurnProcessor:
         raise NotImplementedError
 
-    def _build_role(self, agent: AgentId) -> Agent:
-        role = super()._build_role(agent)
-        # The links, which are made when all roles exist, wake a role by making it due.
-        self._wakers[agent] = self._turns.waker(agent)
-        return role
-
-    def _syncer(self, agent: AgentId) -> Syncer:
-        return ThreadSyncer(f"{agent}-sync", partial(self._on_synced, agent))
+    def _make_roles(self) -> TurnBasedRoles:
+        return TurnBasedRoles(self._config, self._sockets, self._turns, self._on_synced)
 
     def _on_synced(self, agent: AgentId) -> None:
         raise NotImplementedError

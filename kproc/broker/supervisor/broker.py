@@ -1,8 +1,8 @@
 """build_role: builds every role of a broker from the BrokerPlan, which all roles share, and the role's own RoleParts.
 
 RoleParts are the parts that differ between the ways to run roles: how a role sleeps, its shared memory, and the thread
-that runs fdatasync. child.py fills them from descriptors that the supervisor sends, inprocess.py from memory of its own
-process. This file does not know which of the two calls it.
+that runs fdatasync. child.py fills them from descriptors that the supervisor sends, inprocess_roles.py from memory of
+its own process. This file does not know which of the two calls it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
 """InProcessBroker: runs all roles in one process, each in a thread (thread transport) or in one (inline).
 
-The roles, their links and the order of a stop are those of topology.py. Links are deques of the same records
-(transport/thread.py). Sockets travel over the same socket pairs. No role is restarted: a role that fails ends the
-broker, because the others share its memory.
+inprocess_roles.py builds and links the roles. The order of a stop is that of topology.py. No role is restarted: a role
+that fails ends the broker, because the others share its memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import itertools
 import logging
 import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,27 +24,16 @@ from kproc.broker.cluster.role_counts import IO_THREADS, NETWORK_THREADS
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
-from kproc.broker.handler.syncer import InlineSyncer, Syncer, ThreadSyncer
-from kproc.broker.ipc.arena import Arena, ArenaReader
-from kproc.broker.ipc.fdpass import make_socket_pair
-from kproc.broker.ipc.region import Region, RegionKind
-from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
-from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
+from kproc.broker.ipc.wait import make_eventfd
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.partition_table import TABLE_BYTES, PartitionTable
 from kproc.broker.role.roles import (
-    CLEANER,
     CONTROLLER,
-    HANDLER,
-    PROCESSOR,
-    has_handoff,
-    is_control,
-    slab_row,
 )
 from kproc.broker.supervisor import preload, ready, signals
-from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
+from kproc.broker.supervisor.broker import SupervisorCalls
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess_operations import InProcessOperations
+from kproc.broker.supervisor.inprocess_roles import InProcessRoles
 from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.logs import reopen_file
 from kproc.broker.supervisor.reload import Reread, find_unapplied_changes
@@ -55,9 +42,8 @@ from kproc.broker.supervisor.role_threads import RoleThreads
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.snapshots import Snapshots, remove_snapshots
 from kproc.broker.supervisor.tls_check import check_listeners
-from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, find_link, initial_roles
-from kproc.broker.transport.agent import Agent, AgentId, Link, Wakeable
-from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
+from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, initial_roles
+from kproc.broker.transport.agent import Agent
 from kproc.common.clock import NS_PER_MS, SystemClock
 
 logger = logging.getLogger(__name__)
@@ -118,18 +104,12 @@ class InProcessBroker:
         if kept is None:
             remove_snapshots(directory.path)
         self._plan = self._sockets.make_plan(SystemClock(), directory.cluster_id)
-        self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
-        self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
-        self._slab = Slab(self._slab_region.words, is_new=True)
-        self._table = PartitionTable(self._table_region.words)
-        self._dozes: dict[AgentId, Sleeper] = {}
-        self._wakers: dict[AgentId, Wakeable] = {}
-        self._arenas: dict[AgentId, Arena] = {}
-        self._threads = RoleThreads(self._dozes)
+        self._roles = self._make_roles()
+        self.agents = self._roles.agents
+        self._threads = RoleThreads(self._roles.dozes)
         self._failure: BaseException | None = None
         self._settings = DynamicSettings()
         self._has_started = False
-        self.agents: list[Agent] = []
         self._signals = kept.signals if kept is not None else signals.SignalPipe()
         self._wake_fd = make_eventfd()
         self._operations = InProcessOperations(
@@ -143,6 +123,9 @@ class InProcessBroker:
         self._epoll = self._watch_descriptors()
         self._build()
 
+    def _make_roles(self) -> InProcessRoles:
+        return InProcessRoles(self._config, self._sockets)
+
     def _watch_descriptors(self) -> select.epoll:
         epoll = select.epoll()
         for fd in (self._signals.fd, self._wake_fd, self._guardian):
@@ -155,7 +138,8 @@ class InProcessBroker:
     def _build(self) -> None:
         """Build the controller, then the numbers of roles that the settings in the metadata require. Link all roles."""
         config = self._config
-        controller = self._build_role(CONTROLLER)
+        calls = SupervisorCalls(send_request=self._operations.handle, send_settings=self._send_settings)
+        controller = self._roles.build(CONTROLLER, self._plan, calls)
         assert isinstance(controller, Controller)
         self._controller = controller
         checked = check_listeners(config, self._settings, config.listeners, in_child=False)
@@ -169,74 +153,10 @@ class InProcessBroker:
         pools = {"": self._settings.integer(NETWORK_THREADS, config.num_network_threads)}
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         for agent, _ in initial_roles(pools, handler_count, self._sockets.by_acceptor):
-            self._build_role(agent)
-        for one, other in itertools.combinations(self.agents, 2):
-            self._connect(one, other)
+            self._roles.build(agent, self._plan, calls)
+        self._roles.connect_all()
         self._send_settings(self._settings)
-        controller.status.processes = self._describe()
-
-    def _build_role(self, agent: AgentId) -> Agent:
-        row = slab_row(agent)
-        words, word = self._slab.words, self._slab.row_word(row)
-        doze = self._dozes[agent] = Sleeper(words, word, make_eventfd())
-        self._wakers[agent] = Waker(words, word, doze.fd)
-        if agent.role == PROCESSOR:
-            arena_bytes = 2 * self._config.socket_request_max_bytes
-            self._arenas[agent] = Arena.create(arena_bytes, agent.index)
-        parts = RoleParts(
-            doze=doze,
-            metrics=MetricsRow(self._slab, row, os.getpid()),
-            table=self._table,
-            listening=self._sockets.metrics if agent == CONTROLLER else self._sockets.by_acceptor.get(agent),
-            arena=self._arenas.get(agent),
-            syncer=self._syncer(agent) if agent.role == HANDLER else None,
-            supervisor=SupervisorCalls(
-                send_request=self._operations.handle, send_settings=self._send_settings
-            ),
-        )
-        role = build_role(agent, self._plan, parts)
-        self.agents.append(role)
-        return role
-
-    def _syncer(self, agent: AgentId) -> Syncer:
-        if self._is_inline:
-            return InlineSyncer()
-        doze_fd = self._dozes[agent].fd
-        return ThreadSyncer(f"{agent}-sync", lambda: os.eventfd_write(doze_fd, 1))
-
-    def _connect(self, one: Agent, other: Agent) -> None:
-        """Connect two agents as their roles need it: by a socket pair, by two pipes, or not at all."""
-        if has_handoff(one.id, other.id):
-            ours, theirs = make_socket_pair()
-            for agent, peer, sock in ((one, other, ours), (other, one, theirs)):
-                assert isinstance(agent, Acceptor | Processor)
-                agent.attach_handoff(peer.id, sock)
-            return
-        link = find_link(one.id, other.id, self._config.kproc_ring_bytes)
-        if link is not None:
-            there, back = Pipe(link.capacity), Pipe(link.capacity)
-            other.attach(self._link_to(one.id, PipeSender(back), PipeReceiver(there)))
-            one.attach(self._link_to(other.id, PipeSender(there), PipeReceiver(back)))
-
-    def _link_to(self, peer: AgentId, sender: PipeSender, receiver: PipeReceiver) -> Link:
-        arena = self._arenas.get(peer)
-        reader = ArenaReader(arena.region) if arena is not None else None
-        return Link(peer, sender=sender, receiver=receiver, waker=self._wakers[peer], arena=reader)
-
-    def _describe(self) -> list[dict[str, Any]]:
-        pid = os.getpid()
-        return [
-            {
-                "role": each.id.role,
-                "index": each.id.index,
-                "pid": pid,
-                "state": "running",
-                "restarts": 0,
-                "hung_ms": 0,
-                "pool": "control" if is_control(each.id) else "",
-            }
-            for each in self.agents
-        ]
+        controller.status.processes = self._roles.rows()
 
     # -- between the roles -------------------------------------------------------------------------------------
 
@@ -270,7 +190,7 @@ class InProcessBroker:
         self._sockets.start()
         self._controller.status.phase = "running"
         self._has_started = True
-        announcement = ready.describe(self._plan, self._describe(), self._restores)
+        announcement = ready.describe(self._plan, self._roles.rows(), self._restores)
         if ready_file is not None:
             ready.write(ready_file, announcement)
         if not self._restores:
@@ -318,7 +238,7 @@ class InProcessBroker:
         # Inline, all roles sleep together in this poll, so add its duration to the sleep time of each.
         if self._is_inline:
             slept_ns = self._plan.clock.now_ns() - before_ns
-            for doze in self._dozes.values():
+            for doze in self._roles.dozes.values():
                 doze.slept_ns += slept_ns
         signs = [fd for fd, _ in events if self._is_to_stop(fd)]
         if signs:
@@ -326,16 +246,7 @@ class InProcessBroker:
         return self._failure is None and not signs and not self._is_restoring
 
     def _silent(self, limit_ns: int) -> str | None:
-        """Return the name of a role without a duty cycle for `limit_ns`, or None if every role had one.
-
-        The cleaner does not count, for the reason in HeartbeatMonitor.silent.
-        """
-        now_ns = self._plan.clock.now_ns()
-        for agent in self.agents:
-            beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")
-            if agent.id != CLEANER and beat_ns and now_ns - beat_ns >= limit_ns:
-                return str(agent.id)
-        return None
+        return self._roles.find_silent(self._plan.clock.now_ns(), limit_ns)
 
     def _is_to_stop(self, fd: int) -> bool:
         """Act on a readable descriptor: a signal, the end of kproc.exit.with.pid, or queued snapshot requests.
@@ -408,7 +319,7 @@ class InProcessBroker:
         self._controller.status.phase = "stopping"
         self._manager.stopping("stopping" if self._failure is None else f"stopping: {self._failure}")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * NS_PER_MS
-        draining = self._in_waves(DRAIN_WAVES)
+        draining = self._roles.in_waves(DRAIN_WAVES)
         for agent in draining:
             self._threads.post(agent, agent.drain)
         while not all(agent.is_drained() for agent in draining) and self._failure is None:
@@ -433,7 +344,7 @@ class InProcessBroker:
 
         is_clean: so far nothing prevents the marker of a clean stop, which the cleaner writes last.
         """
-        for agent in self._in_waves(CLOSE_WAVES):
+        for agent in self._roles.in_waves(CLOSE_WAVES):
             try:
                 if isinstance(agent, Cleaner):
                     agent.finish(is_clean=is_clean)
@@ -443,9 +354,6 @@ class InProcessBroker:
                     "cannot close %s cleanly, so the next start recovers all logs: %s", agent.id, error
                 )
                 is_clean = False
-
-    def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:
-        return [agent for wave in waves for role in wave for agent in self.agents if agent.id.role == role]
 
     def release(self) -> KeptResources | None:
         """Close every descriptor, after the roles were closed or if they never ran.
@@ -461,12 +369,7 @@ class InProcessBroker:
             self._signals.close()
             remove_snapshots(self._directory.path)
         os.close(self._wake_fd)
-        for doze in self._dozes.values():
-            os.close(doze.fd)
-        for arena in self._arenas.values():
-            arena.close()
-        self._slab_region.close()
-        self._table_region.close()
+        self._roles.release()
         self._epoll.close()
         if self._guardian is not None:
             os.close(self._guardian)

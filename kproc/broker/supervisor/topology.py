@@ -1,7 +1,7 @@
 """The topology of a broker: which roles there are, which pairs of them are linked, and the order in which they stop.
 
 All ways to run the roles share this topology: processes (children.py, regions.py, shutdown.py), threads, one thread for
-all (inprocess.py), and the simulation, which runs the code of the processes. Roles start in the order of
+all (inprocess_roles.py), and the simulation, which runs the code of the processes. Roles start in the order of
 `role/roles.py: ROLE_ORDER`. Acceptors have no links. They pass sockets to Processors over handoff sockets
 (`role/roles.py: has_handoff`).
 """
