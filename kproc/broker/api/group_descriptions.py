@@ -95,7 +95,7 @@ def names_of(image: ClusterImage, topic_ids: Iterable[bytes]) -> set[str]:
 
 
 def assignment_fields(image: ClusterImage, assignment: Assignment) -> Fields:
-    """Return a member's partitions with the names of their topics."""
+    """Return a member's partitions with the names of their topics. Topics that do not exist any more are left out."""
     rows = []
     for topic_id, partitions in sorted(assignment.items()):
         topic = image.topic_by_id(topic_id)

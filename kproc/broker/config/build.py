@@ -239,7 +239,10 @@ def derive(values: dict[str, Any], warnings: list[str]) -> None:
 
 
 def _derive_directory(values: dict[str, Any]) -> None:
-    """Use log.dir if log.dirs is not set, as Kafka does. Reject several directories."""
+    """Use log.dir if log.dirs is not set, as Kafka does.
+
+    Raise ConfigError for several directories and for an empty value.
+    """
     # As in Kafka, log.dirs wins if both are set.
     if "log.dir" in values and "log.dirs" not in values:
         values["log.dirs"] = values["log.dir"]
