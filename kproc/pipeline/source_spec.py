@@ -45,7 +45,7 @@ _BINARY_TYPES: Final = (
 def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
     """Parse one [[source]]. Raise SpecError for missing, unknown or contradictory keys."""
     name = name_of(table, VIEW)
-    kind = table.one_of(SOURCE_KINDS, f"what source {name} reads")
+    kind = table.one_of(SOURCE_KINDS, f"the input of source {name}")
     is_topic = kind not in (*FILE_FORMATS, "rate")
     read = table.choice("read", ("stream", "batch"))
     is_stream = read == "stream" if read else kind not in FILE_FORMATS

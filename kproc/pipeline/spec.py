@@ -161,7 +161,7 @@ def _spark(table: SpecTable, directory: Path) -> SparkSettings:
 
 def _transform(table: SpecTable, defaults: Defaults) -> Transform:
     name = name_of(table, VIEW)
-    kind = table.one_of(("sql", "sql_file", "python"), f"what transform {name} does")
+    kind = table.one_of(("sql", "sql_file", "python"), f"the query or function of transform {name}")
     sql = python = None
     inputs: tuple[str, ...] = ()
     arguments: Mapping[str, object] = {}
@@ -197,7 +197,7 @@ def _transform(table: SpecTable, defaults: Defaults) -> Transform:
 
 def _sink(table: SpecTable, defaults: Defaults) -> Sink:
     name = name_of(table, DIRECTORY)
-    kind = table.one_of(SINK_KINDS, f"where sink {name} writes")
+    kind = table.one_of(SINK_KINDS, f"the target of sink {name}")
     target = _target(table, kind, defaults)
     if kind != "topic":
         check_sink_options(table, kind)

@@ -204,7 +204,10 @@ class SpecTable:
         return [SpecTable(item, self._places, (*self.path, key, number)) for number, item in enumerate(value)]
 
     def one_of(self, keys: Sequence[str], what: str) -> str:
-        """Return the only key of `keys` that is present. Raise SpecError if none or several are."""
+        """Return the only key of `keys` that is present. Raise SpecError if none or several are.
+
+        what: names the missing thing in the message, such as "the target of sink lake".
+        """
         found = [key for key in keys if self.has(key)]
         if not found:
             raise self.error(None, f"{what} is missing: one of {', '.join(keys)}{self._hint(keys)}")

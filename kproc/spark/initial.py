@@ -38,7 +38,7 @@ class InitialOffsets:
         if options.checkpoint_state is None:
             return None
         if "://" in options.checkpoint_state:
-            raise OptionError("checkpointState is a directory of the driver's host, not a URL")
+            raise OptionError("checkpointState must be a directory of the driver's host, not a URL")
         name = options.source_name
         if name is None:
             described = f"{options.subscription.kind.value} {options.subscription}"
@@ -46,7 +46,7 @@ class InitialOffsets:
             name = "source-" + hashlib.sha256(described.encode()).hexdigest()[:12]
         elif not re.fullmatch(r"[\w.-]+", name):
             raise OptionError(
-                f"sourceName is made of letters, digits, dots, dashes and underscores, not {name!r}"
+                f"sourceName must consist of letters, digits, dots, dashes and underscores, not {name!r}"
             )
         return cls(Path(options.checkpoint_state) / f"{name}.initial.json")
 

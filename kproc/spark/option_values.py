@@ -96,7 +96,7 @@ def read_choice(name: str, value: str, choices: Mapping[str, Any]) -> Any:
     word = value.strip().lower()
     if word not in choices:
         *others, last = choices
-        raise OptionError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
+        raise OptionError(f"{name} must be {', '.join(others)} or {last}, not {value!r}")
     return choices[word]
 
 
@@ -105,16 +105,16 @@ def read_integer(name: str, value: str) -> int:
     try:
         return int(value.strip())
     except ValueError:
-        raise OptionError(f"{name} is a whole number, not {value!r}") from None
+        raise OptionError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def read_count(name: str, value: str, *, low: int = 1, high: int = INT_MAX) -> int:
     """Parse an integer from `low` to `high`. The default range is that of Java's int, without 0."""
     number = read_integer(name, value)
     if number < low:
-        raise OptionError(f"{name} is at least {low}, not {number}")
+        raise OptionError(f"{name} must be at least {low}, not {number}")
     if number > high:
-        raise OptionError(f"{name} is at most {high}, not {number}")
+        raise OptionError(f"{name} must be at most {high}, not {number}")
     return number
 
 
@@ -137,7 +137,7 @@ def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, li
     match = re.fullmatch(r"\s*([0-9]{1,19})\s*([a-zA-Z]*)\s*", value)
     unit = (match[2].lower() or default) if match else ""
     if match is None or unit not in units:
-        raise OptionError(f"{name} is like {like}, not {value!r}")
+        raise OptionError(f"{name} must be like {like}, not {value!r}")
     return int(match[1]) * units[unit]
 
 

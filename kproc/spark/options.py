@@ -118,7 +118,7 @@ class SourceOptions:
 
 def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
     document = read_json(name, value)
-    form = f'{name} is like {{"clicks": [0, 1]}}, not {value!r}'
+    form = f'{name} must be like {{"clicks": [0, 1]}}, not {value!r}'
     if not isinstance(document, dict) or not document:
         raise OptionError(form)
     found = []
@@ -211,7 +211,7 @@ _REFUSED: Final = {
     "kafka.interceptor.classes": "there is no Java consumer; transform the DataFrame instead",
     "kafka.config.providers": "there is no Java consumer; kproc.client.config names a file with variables",
     "path": "load() takes no path: subscribe=<topic> names what is read",
-    "topic": "that is the sink's; a source has subscribe=<topic>",
+    "topic": "it is an option of the sink; a source has subscribe=<topic>",
     "topics": "subscribe=<topic>,<topic> names what is read",
     "filterpushdown": (
         "Spark shares one plan among all uses of a load(); assign, startingOffsets, startingTimestamp and their ending "
@@ -237,10 +237,10 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     given = [kind for kind in SubscriptionKind if kind.value.lower() in options]
     names = ", ".join(kind.value for kind in SubscriptionKind)
     if not given:
-        raise OptionError(f"one of {names} says what is read; none was given")
+        raise OptionError(f"no topic to read: set one of the options {names}")
     if len(given) > 1:
         both = " and ".join(kind.value for kind in given)
-        raise OptionError(f"only one of {names} can be given, not {both}")
+        raise OptionError(f"set only one of the options {names}, not {both}")
     kind = given[0]
     value = options[kind.value.lower()]
     if kind is SubscriptionKind.TOPICS:
@@ -278,19 +278,19 @@ def _position(options: Mapping[str, str], word: Literal["starting", "ending"], d
                 return Position(name, everywhere=words[value.strip().lower()])
             if not value.strip().startswith("{"):
                 raise OptionError(
-                    f'{name} is earliest, latest or like {{"clicks": {{"0": 23}}}}, not {value!r}'
+                    f'{name} must be earliest, latest or like {{"clicks": {{"0": 23}}}}, not {value!r}'
                 )
             offsets = _offsets_of(name, value)
             for partition, offset in offsets.items():
                 if offset < EARLIEST:
                     raise OptionError(
-                        f"{name} of {partition}: an offset, -1 for latest or -2 for earliest, not {offset}"
+                        f"{name} of {partition} must be an offset, -1 for latest or -2 for earliest, not {offset}"
                     )
             return Position(name, each=tuple(sorted(offsets.items())))
         if name.endswith("ByTimestamp"):
             times = _offsets_of(name, value)
             if min(times.values()) < 0:
-                raise OptionError(f"{name} has times in ms since 1970, none of them below 0")
+                raise OptionError(f"{name}: times are in ms since 1970 and must be at least 0")
             return Position(name, each=tuple(sorted(times.items())), by_time=True)
         return Position(name, everywhere=read_long_or_zero(name, value), by_time=True)
     return Position(f"{word}Offsets", everywhere=default)

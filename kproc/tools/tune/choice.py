@@ -203,12 +203,12 @@ def _remarks(
         )
     others = [layout for layout in sorted(equal) if chosen.transport == PROCESS != layout.transport]
     said += [
-        f"{layout}, one process, is as fast here: a saving of memory, if no role need survive another"
+        f"{layout}, one process, is as fast here and needs less memory, but a fault of one role ends the broker"
         for layout in others
     ]
     mine = next(each for each in standings if each.layout == chosen)
     if mine.bottleneck.startswith("generator"):
-        said.append("the load generator had no time left: the broker could do more than was asked of it")
+        said.append("the load generator used all of its CPU time: the broker can handle a higher load")
     if mine.generator_cores > 0.1:
         said.append(
             f"the generator took {mine.generator_cores:.2f} cores of the same machine; clients elsewhere leave them to"

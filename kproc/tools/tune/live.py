@@ -79,8 +79,8 @@ def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float,
     rates = _requests(after) - _requests(before)
     if rates < REQUESTS_MIN:
         raise TooQuiet(
-            f"{max(0, rates)} requests in {seconds:.0f} s: below {REQUESTS_MIN} the costs of one are not known."
-            " Run this again under load, or measure by kproc tune"
+            f"{max(0, rates)} requests in {seconds:.0f} s: at least {REQUESTS_MIN} are needed to measure the cost of"
+            " one. Run this again under load, or measure by kproc tune"
         )
     uses = [_use(role, before, after, rates / seconds, seconds) for role in _ROLES]
     remarks = []
@@ -88,17 +88,17 @@ def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float,
     waiting = sum(use.waiting for use in uses)
     if wanted_cores > 0.9 * cpus or waiting > 0.25 * max(0.1, wanted_cores):
         remarks.append(
-            f"roles used {wanted_cores:.2f} of {cpus:g} CPUs and waited {waiting:.2f} roles' time for a CPU or a disk:"
-            " more processes do not mend that"
+            f"roles used {wanted_cores:.2f} of {cpus:g} CPUs, and on average {waiting:.2f} roles waited for a CPU or a"
+            " disk: more processes do not help against that"
         )
     limit = max(len(_ROLES), int(cpus))
     if sum(use.count_wanted for use in uses) > 2 * limit:
         remarks.append(
-            f"this asks for more than {2 * limit} processes on {cpus:g} CPUs; the machine is too small for it"
+            f"this load needs more than {2 * limit} processes on {cpus:g} CPUs; the machine is too small for it"
         )
     first = min(uses, key=lambda use: use.rate_max)
     remarks.append(
-        f"at the present counts {first.role}s are used up first: at {first.rate_max:,.0f} requests/s of this mix"
+        f"with the present counts, {first.role}s are saturated first: at {first.rate_max:,.0f} requests/s of this mix"
     )
     return LiveProposal(tuple(uses), cpus, seconds, tuple(remarks))
 

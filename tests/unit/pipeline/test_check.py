@@ -33,7 +33,7 @@ console = true
     [
         ('options.startngOffsets = "1"', "no option startngoffsets: did you mean startingOffsets?"),
         ("options.kafka.fetch.mn.bytes = 3", "did you mean kafka.fetch.min.bytes?"),
-        ('options.includeHeaders = "maybe"', "includeHeaders is true or false, not 'maybe'"),
+        ('options.includeHeaders = "maybe"', "includeHeaders must be true or false, not 'maybe'"),
     ],
 )
 def test_an_option_that_the_source_would_refuse_is_found(tmp_path: Path, line: str, words: str) -> None:
@@ -52,7 +52,7 @@ def test_options_that_it_knows_are_fine(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ('options.kafka.ack = "all"', "did you mean kafka.acks?"),
-        ("options.kafka.retries = -1", "kafka.retries is at least 0, not -1"),
+        ("options.kafka.retries = -1", "kafka.retries must be at least 0, not -1"),
     ],
 )
 def test_an_option_that_the_sink_would_refuse_is_found(tmp_path: Path, line: str, words: str) -> None:

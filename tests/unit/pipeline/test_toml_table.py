@@ -43,7 +43,7 @@ MISTAKES = {
     "no target": (
         'parquet = "/lake"',
         "",
-        "p.toml:46: sink[2]: where sink lake writes is missing: one of topic",
+        "p.toml:46: sink[2]: the target of sink lake is missing: one of topic",
     ),
     "mistyped kind": ('parquet = "/lake"', 'parket = "/lake"', "; parket (line 49) is unknown"),
     "two kinds": (

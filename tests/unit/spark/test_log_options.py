@@ -36,13 +36,13 @@ def options(rig: LogRig, **given: str) -> LogOptions:
         ({"topicsPattern": "t"}, "give exactly one of the options topics and topicsPattern"),
         ({"subscribe": "t"}, "option subscribe is not supported: it is topics here"),
         ({"maxPartitionBytes": "0"}, "maxPartitionBytes must be at least 1"),
-        ({"maxPartitionBytes": "9" * 5000}, "maxPartitionBytes is like"),
-        ({"startingTimestamp": "-1"}, "startingTimestamp is at least 0, not -1"),
-        ({"startingTimestamp": "9" * 5000}, "startingTimestamp is a whole number, not"),
+        ({"maxPartitionBytes": "9" * 5000}, "maxPartitionBytes must be like"),
+        ({"startingTimestamp": "-1"}, "startingTimestamp must be at least 0, not -1"),
+        ({"startingTimestamp": "9" * 5000}, "startingTimestamp must be a whole number, not"),
         ({"path": "/nowhere/at/all"}, "path /nowhere/at/all cannot be read: No such file"),
         ({"path": ""}, "path is empty"),
-        ({"isolation.level": "serializable"}, "isolation.level is read_uncommitted or read_committed, not"),
-        ({"startingTimestamp": "yesterday"}, "startingTimestamp is a whole number, not"),
+        ({"isolation.level": "serializable"}, "isolation.level must be read_uncommitted or read_committed, not"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp must be a whole number, not"),
     ],
 )
 def test_invalid_log_options_are_rejected_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:

@@ -44,7 +44,7 @@ def test_demand_is_busy_time_by_rate():
     assert handler.rate_max == pytest.approx(13_333, rel=1e-3)
     # 0.4 and 1.5 roles at 70 % each
     assert live.settings == {"num.network.threads": "1", "num.io.threads": "3"}
-    assert "handlers are used up first" in live.remarks[-1]
+    assert "handlers are saturated first" in live.remarks[-1]
 
 
 def test_waiting_for_a_cpu_is_no_reason_for_more_processes():
@@ -54,7 +54,7 @@ def test_waiting_for_a_cpu_is_no_reason_for_more_processes():
     live = propose(BEFORE, after, 10.0, cpus=2)
     assert live.uses[1].waiting == pytest.approx(1.0)
     assert live.settings["num.io.threads"] == "2"
-    assert any("do not mend" in remark for remark in live.remarks)
+    assert any("do not help" in remark for remark in live.remarks)
 
 
 def test_a_role_that_did_not_beat_was_busy_all_the_time():
