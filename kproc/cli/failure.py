@@ -31,9 +31,10 @@ def usage_error(message: str) -> NoReturn:
 
 
 def explain(resource: object, code: int, message: str | None = None, *, words: str | None = None) -> str:
-    """Format the error code of a topic or another resource, with the broker's message or our own words.
+    """Format the error code of a topic or another resource in one line, which begins with the resource's name.
 
-    words: the whole text of a plain case, such as `unknown group`, which needs no name of the code.
+    message: the broker's error message, which replaces the general text of the code. words: a text such as `unknown
+    group` that replaces both.
     """
     from kproc.client.error_texts import error_text, name_code
     from kproc.common.errors import ErrorCode

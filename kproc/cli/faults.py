@@ -134,7 +134,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Effect:
-    """Options of the actions."""
+    """The options of `kproc fault add` that describe an action, such as its error or its delay."""
 
     error: Annotated[
         str,

@@ -98,7 +98,7 @@ def _escape(option: str, escape: str) -> bytes:
 
 
 def _merge(parts: Sequence[Formatter | bytes]) -> list[Formatter | bytes]:
-    """Join neighbouring bytes and drop empty ones."""
+    """Join adjacent literal texts of a compiled format, and drop empty ones."""
     merged: list[Formatter | bytes] = []
     for part in parts:
         if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):

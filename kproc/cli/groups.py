@@ -305,7 +305,8 @@ def _fetched_offsets(
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
     """Return the rows of OffsetFetch by group and partition.
 
-    `refused` has the meaning that `committed_offsets` describes. require_stable: a partition whose offset an open
+    Groups with an error are added to `refused` with the error code. If `refused` is None, raise a Failure instead.
+    require_stable: a partition whose offset an open
     transaction changes gets the error UNSTABLE_OFFSET_COMMIT (KIP-447). Groups of a broker without __consumer_offsets
     have no rows.
     """

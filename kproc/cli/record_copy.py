@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kproc.cli.share_member import ShareReader
 
 _BATCH_RECORDS: Final = 1000
-"""Most records that one call takes from librdkafka."""
+"""Largest number of records that one call reads from librdkafka."""
 
 
 def copy_records(

@@ -173,7 +173,10 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
 
 
 def _windows(prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, pid) of the status windows. Any user can bind such a name, so skip malformed ones."""
+    """Yield (name, pid) of the abstract Unix sockets at which supervisors of this host answer with their status.
+
+    The names begin with `prefix`. Any user can bind such a name, so skip malformed ones.
+    """
     form = re.compile(rf"{prefix}(\d{{1,10}})(?:-[0-9a-f]+)?")
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         names = {line.rstrip("\n").rpartition(" ")[2].removeprefix("@") for line in file}

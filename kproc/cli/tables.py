@@ -16,7 +16,7 @@ from kproc.cli.lines import print_line, print_text
 from kproc.common.printable import printable
 
 _CUT_LEAST: Final = 10
-"""Names are never shortened below this length."""
+"""Names are never shortened below this number of characters."""
 _CUT_READABLE: Final = 20
 
 

@@ -140,7 +140,7 @@ class ReadingPace:
 
 @dataclass
 class Reading:
-    """A source, with the paces of its surveys and updates."""
+    """Reads a page from its source, and limits how often it runs the survey and the update of the source."""
 
     source: Source
     survey_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_SURVEY_REST, _SURVEY_LATE_S))

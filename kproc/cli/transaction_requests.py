@@ -16,7 +16,7 @@ _WAIT_SECONDS: Final = 30.0
 """Time for a coordinator that loads, or that writes the markers of an abort."""
 _STEP_SECONDS: Final = 0.1
 _ABORT: Final = False
-"""The result of a transaction in WriteTxnMarkers."""
+"""The value of transaction_result in WriteTxnMarkers that means an abort."""
 
 Row = dict[str, Any]
 T = TypeVar("T")

@@ -64,7 +64,11 @@ def lacks_coordinators(client: Client, topic: str) -> bool:
 
 
 def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool]) -> dict[Partition, str]:
-    """Return the reasons of the offline partitions in the status. Request it up to _TRIES times, until `is_enough`."""
+    """Return the reason of each offline partition that the broker's status lists.
+
+    is_enough: called with the listed partitions. While it returns False, the status is requested again, up to _TRIES
+    times in all, unless more partitions are offline than a status lists.
+    """
     from kproc.cli.status_source import StatusSource
 
     found: dict[Partition, str] = {}

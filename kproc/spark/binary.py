@@ -52,7 +52,7 @@ def binary_array(raw: bytes, at: Array | None, sizes: Array | None) -> pa.Array:
 
 
 def number_array(values: Array | None, kind: pa.DataType) -> pa.Array:
-    """Return a column without nulls of integers or times. `values` must have the width of `kind`."""
+    """Return an Arrow column of integers or times without nulls. `values` must have as many bits each as `kind`."""
     assert values is not None
     values = np.ascontiguousarray(values)
     assert values.itemsize * 8 == kind.bit_width

@@ -13,7 +13,7 @@ from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.wire.header import ApiKey
 
 CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, AnswerTimeout)
-"""The errors of a connection that a new connection can avoid."""
+"""Errors after which the connection is closed. A request on a new connection can succeed."""
 
 
 @dataclass(frozen=True, slots=True)

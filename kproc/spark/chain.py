@@ -14,7 +14,7 @@ IS_COMPILED = not __file__.endswith(".py")
 def record_starts(raw, begins, ends, counts, starts):  # type: ignore[no-untyped-def]
     """Fill `starts` with the positions of the records of each batch.
 
-    begins, ends, counts: one entry per batch: its bytes in `raw`, and its number of records.
+    begins, ends, counts: one entry per batch: begin and end of its bytes in `raw`, and its number of records.
 
     Returns False if the records of a batch do not fill it exactly. `raw` must have PADDING (walk.py) after the last
     batch, because the length of a damaged record can be read beyond the end of its batch. The position after that

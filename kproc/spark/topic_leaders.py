@@ -38,7 +38,7 @@ class TopicLeaders:
         self._leaders: dict[str, dict[int, int]] = {}
         self._asked_ns: dict[str, int] = {}
         self.is_stale = False
-        """True if a leader has moved or was unreachable since the leaders of all busy lanes were last requested."""
+        """True if a leader has moved or was unreachable since all leaders in use were last requested."""
 
     def mark_stale(self) -> None:
         """Let the BatchProducer request the leaders of all partitions with unacknowledged batches again, soon."""

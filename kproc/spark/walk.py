@@ -39,7 +39,7 @@ class WantedFields(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Columns of positions and numbers, a row per record. Unwanted columns are None. A negative length is null."""
+    """Columns of positions and numbers, a row per record. Unwanted columns are None. A negative length means null."""
 
     end: Array
     timestamp_delta: Array | None
@@ -64,7 +64,7 @@ class Fields(NamedTuple):
 def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: WantedFields) -> Fields | None:
     """Return the fields of all records, or None if a record is damaged.
 
-    begins, ends, counts: one entry per batch: its bytes in `raw`, and its number of records.
+    begins, ends, counts: one entry per batch: begin and end of its bytes in `raw`, and its number of records.
     wanted: the fields to return.
     """
     # Reject a record count that its batch's bytes cannot hold, because memory is allocated by the count.
@@ -149,7 +149,10 @@ def _long_step(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
-    """Return how many records from the position on, at most `limit`, have the length bytes of the first one."""
+    """Return how many records from `position` on, at most `limit`, have equal length fields.
+
+    size: bytes of the first record's length field. step: bytes of that record with this field.
+    """
     for at in range(position, position + size):
         column = raw[at : at + step * limit : step]
         limit = len(column) - len(column.lstrip(column[:1]))
