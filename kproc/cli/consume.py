@@ -49,7 +49,7 @@ def consume(
 ) -> None:
     """Write records to the standard output, up to the current end, or for ever with --follow.
 
-    Regular expressions are Python's. They see keys and values as UTF-8 text, and of each the first MiB.
+    Regular expressions are Python's. They are searched in the first MiB of a key or value, as UTF-8 text.
     """
     topics = list(dict.fromkeys(topics))
     if share.is_given:

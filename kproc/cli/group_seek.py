@@ -80,7 +80,7 @@ def seek(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Move a group's committed offsets. It must have no members. Without --execute the change is only shown.
+    """Move a group's committed offsets. The group must have no members. Without --execute the change is only shown.
 
     A share group has start offsets instead. Records from the new one on are delivered again, or for the first time.
     """

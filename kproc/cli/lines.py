@@ -38,7 +38,7 @@ def print_block(text: str) -> None:
 
 
 def print_document(text: str) -> None:
-    """Write a JSON document, which is UTF-8 in every locale (RFC 8259). Its control characters must be escaped."""
+    """Write a JSON document, which is UTF-8 in every locale (RFC 8259). The caller escapes control characters."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
 

@@ -274,7 +274,7 @@ def _one_line(verbose: bool) -> Iterator[None]:
 def _quiet_py4j() -> None:
     """Suppress py4j's log: it prints a traceback for each call to a JVM that has ended.
 
-    The command reports that in a line.
+    The command itself reports the end of the JVM in one line.
     """
     import logging
 

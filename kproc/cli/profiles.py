@@ -155,7 +155,7 @@ def remove(
 ) -> None:
     """Remove saved connections.
 
-    Their files of --command-config stay.
+    The client configuration files that they name stay.
     """
     with change_profiles() as profiles:
         for name in names:

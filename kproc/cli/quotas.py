@@ -133,7 +133,7 @@ def delete_quotas(
 
     Without --yes the command shows them and asks first.
 
-    Then the next most specific quota applies, if there is one.
+    After the deletion the next most specific quota applies, if there is one.
     """
     names = owner.names()
     consent.check("quota delete")

@@ -69,7 +69,7 @@ class PageSnapshot(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Reads the data of one page. Both functions raise ClientError or Failure with the reason if they cannot.
+    """Reads the data of one page by two functions, which raise ClientError or Failure with the reason on failure.
 
     update: returns the data. Its argument has the names of the rows on the screen, or is None for all rows. survey:
     reads the data that `update` does not read each time, or is None.

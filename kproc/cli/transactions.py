@@ -260,7 +260,7 @@ def find_hanging(
 ) -> None:
     """Find open transactions that no coordinator knows. Readers of committed records wait for them for ever.
 
-    `kproc txn abort --topic T --partition N --start-offset O` ends one. Exit code 1 if there is any.
+    `kproc txn abort --topic T --partition N --start-offset O` ends one of them. Exit code 1 if there is any.
     """
     errors: dict[Partition, str] = {}
     with connect(bootstrap) as client:

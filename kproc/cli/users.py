@@ -123,10 +123,10 @@ def delete_user(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete a user, after a confirmation or with --yes. It cannot log in any more.
+    """Delete a user, after a confirmation or with --yes. The user cannot log in any more.
 
-    With --mechanism, delete its password for this mechanism only, and keep the other one. Its connections stay until
-    their sessions end.
+    With --mechanism, delete its password for this mechanism only, and keep the other one. The user's connections stay
+    until their sessions end.
     """
     consent.check("user delete")
     offline = _offline(data, config)
@@ -245,7 +245,7 @@ def _metadata_of(offline: Config) -> Path:
 
 
 def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
-    """Send the changes to the broker, or apply them to its directory. Raise a Failure for one that is rejected.
+    """Send the changes to the broker, or apply them to its directory. Raise a Failure for a rejected change.
 
     offline: the settings of the stopped broker whose directory is changed, or None for a running one.
     """

@@ -255,7 +255,7 @@ class Faults:
     def throttle(self, api: Apis = None, *, ms: int, **match: Unpack[Match]) -> Rule:
         """Let the broker execute the request and answer with `throttle_time_ms`.
 
-        It does not read the connection for that time.
+        The broker does not read the connection for that time.
         """
         return self._add({"action": "throttle", "ms": ms}, api, match)
 

@@ -223,9 +223,9 @@ class _Server(ThreadingHTTPServer):
         self.shut_for_reading(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
 
     def shut_for_reading(self, started_before_ns: int) -> None:
-        """Shut connections down for reading, so that their threads end. Operations in progress still respond.
+        """Shut down for reading connections that have not sent the token and began before `started_before_ns`.
 
-        These are connections that were accepted before `started_before_ns` and have not sent the token.
+        Their threads then end. Operations in progress still respond.
         """
         for request, start_ns in tuple(self._connections.items()):
             if start_ns < started_before_ns:

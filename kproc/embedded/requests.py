@@ -117,7 +117,7 @@ class RequestRecorder:
 
     @contextlib.contextmanager
     def recording(self, *, limit: int = 10_000) -> Iterator[RequestRecorder]:
-        """Record the requests of clients during a `with` block. They stay available until the next recording."""
+        """Record the requests of clients during a `with` block. The recorded requests stay until the next recording."""
         self.start(limit=limit)
         try:
             yield self

@@ -204,6 +204,6 @@ def _joined(gathered: Sequence[RowColumns]) -> RowColumns:
 
 
 def _joined_wanted(gathered: Sequence[tuple[RowColumns, pa.Array | None]]) -> pa.Array | None:
-    """Concatenate the `partition` columns of the pieces. Either every piece has one, or none has."""
+    """Concatenate the `partition` columns of the pieces. All pieces have one, or none has: then return None."""
     parts = [wanted for _, wanted in gathered if wanted is not None]
     return pa.concat_arrays(parts) if parts else None

@@ -101,7 +101,7 @@ def test_each_workload_can_be_measured(workload):
 def test_tune_of_idle_broker_has_no_proposal(broker):
     answer = run_here("tune", "--from", broker.bootstrap, "--seconds", "0.2")
     assert answer.returncode == 1
-    assert "costs of one are not known" in answer.stderr
+    assert "are needed to measure the cost of one" in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 

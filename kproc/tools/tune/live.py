@@ -79,7 +79,7 @@ def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float,
     rates = _requests(after) - _requests(before)
     if rates < REQUESTS_MIN:
         raise TooQuiet(
-            f"{max(0, rates)} requests in {seconds:.0f} s: at least {REQUESTS_MIN} are needed to measure the cost of"
+            f"{max(0, rates)} requests in {seconds:.1f} s: at least {REQUESTS_MIN} are needed to measure the cost of"
             " one. Run this again under load, or measure by kproc tune"
         )
     uses = [_use(role, before, after, rates / seconds, seconds) for role in _ROLES]
