@@ -223,7 +223,10 @@ class Acceptor(Role):
     # -- watching the listener ---------------------------------------------------------------------------------
 
     def _update_watch(self, now_ns: int) -> None:
-        """Watch the listening socket, unless the connection at the head of its backlog may not be accepted yet."""
+        """Watch the listening socket, unless the connection at the head of its backlog may not be accepted yet.
+
+        First end a pause or a block that is over.
+        """
         if now_ns >= self._backoff_until_ns:
             self._backoff_until_ns = 0
         if self._blocked_since_ns and self._queue.has_room(now_ns) and self.quotas.admit(now_ns):

@@ -58,9 +58,9 @@ class TopicCreations:
         return topics
 
     def start(self, topics: Iterable[StreamsTopic], now_ns: int) -> list[StreamsTopic]:
-        """Return the topics that are neither being created nor in the back-off after a failure.
+        """Return those topics that are neither being created nor in the back-off after a failure.
 
-        The caller must create all of them, and pass them to `finish` afterwards.
+        They now count as in creation. The caller must create all of them, and pass them to `finish` afterwards.
         """
         self._discard_expired(now_ns)
         chosen = [

@@ -166,7 +166,7 @@ class RequestMonitor:
         return self._services.clock.host_ns()
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
-        """Add the line of an answered request to each watch whose filters it matches."""
+        """Add an answered request to the request log, if that is on, and to each watch whose filters it matches."""
         if self.log is not None:
             self.log.add(request, outcome, response_bytes)
         # Leave out kproc's own operations, because the monitor would otherwise show its own calls.

@@ -209,7 +209,10 @@ class MetricsResponder:
         scraper.sock.close()
 
     def _advance(self, scraper: _Scraper) -> None:
-        """Receive the rest of a scraper's request, then send the rest of its response, as far as the socket allows."""
+        """Receive the rest of a scraper's request, then send the rest of its response, as far as the socket allows.
+
+        Close the connection if it has an event while it waits for the metrics: then its client has left.
+        """
         try:
             # The scraper has sent its request and waits. epoll reports only errors and hang-ups then.
             if scraper.is_waiting:

@@ -84,7 +84,8 @@ class FileCache:
     def get(self, path: bytes, inode: int) -> OpenFile:
         """Return the open file with this path and inode.
 
-        Raises StaleFile if the path leads to another inode, OSError if the file cannot be opened.
+        A deleted segment is looked for under the name `path`.deleted, too. Raises StaleFile if the path leads to
+        another inode, OSError if the file cannot be opened.
         """
         files = self._files
         found = files.get(path)

@@ -182,7 +182,7 @@ def _key_store(prefix: str, value: Value) -> KeyStore:
 
 
 def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
-    """Load key and chain into the context, and return the attributes of the certificate.
+    """Load key and chain into the context, and return the attributes of the certificate. Raises ConfigError.
 
     `ends` is the earliest end of the chain, because clients reject the server from then on.
     """
