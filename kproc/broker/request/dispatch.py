@@ -60,9 +60,9 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
 
 
 def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
-    """Decode a large request whole and return True if it has few rows. The caller then handles it at once.
+    """Decode a large request. Return True if it has few rows, so that the caller handles it at once.
 
-    Otherwise decode only its first rows, leave the rest to later duty cycles (divided_request.py), and return False.
+    Otherwise later duty cycles decode the rest and handle it in slices (divided_request.py), and the result is False.
     Raises ProtocolError for malformed bytes and for a request that is too large.
     """
     size = len(body)
