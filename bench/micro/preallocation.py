@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bench.timing import Benchmark, main
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment import RESERVE_BYTES_MAX
 
 FILE_BYTES = 128 << 20  # Then the next one: as segments roll, and so that a long run does not fill the disk.

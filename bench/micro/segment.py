@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.timing import Benchmark, main
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogIdentity
 from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import encode_batch

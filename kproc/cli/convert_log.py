@@ -23,7 +23,7 @@ def convert_log(
     """Convert partitions with messages from before Kafka 0.11, which kproc cannot read. Stop their broker first."""
     from kproc.broker.storage.convert_log import convert_partition
     from kproc.broker.storage.format import parse_partition_directory_name
-    from kproc.broker.storage.fs import OsFs
+    from kproc.broker.storage.os_fs import OsFs
     from kproc.common.errors import Corrupt
 
     rows = []

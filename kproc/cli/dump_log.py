@@ -116,8 +116,8 @@ def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
         TXN_INDEX_SUFFIX,
         parse_segment_file_name,
     )
-    from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import describe_batch, describe_index
+    from kproc.broker.storage.os_fs import OsFs
     from kproc.common.errors import Corrupt
 
     known = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
@@ -140,8 +140,8 @@ def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
 
 def _batches(path: Path) -> Iterator[DumpedBatch]:
     from kproc.broker.storage.batch_scan import BadBatch
-    from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import read_batches
+    from kproc.broker.storage.os_fs import OsFs
 
     try:
         yield from read_batches(OsFs(), path)
@@ -254,8 +254,8 @@ def _verify(paths: list[Path], output: Format) -> None:
     """
     from kproc.broker.cluster.records import record_error
     from kproc.broker.storage.format import METADATA_DIRECTORY
-    from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import verify_partition
+    from kproc.broker.storage.os_fs import OsFs
 
     results: list[dict[str, Any]] = []
     for path in paths:

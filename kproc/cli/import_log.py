@@ -31,7 +31,7 @@ def import_log(
     """Copy partitions' files into existing topics of the same names. Stop both brokers first."""
     from kproc.broker.config import Config
     from kproc.broker.storage.checkpoints import read_meta_properties
-    from kproc.broker.storage.fs import OsFs
+    from kproc.broker.storage.os_fs import OsFs
     from kproc.broker.supervisor.import_partitions import import_partitions
 
     meta = read_meta_properties(OsFs(), data)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.storage.checkpoints import read_meta_properties, read_partition_metadata
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.client import Client, ClientError
 from kproc.common.errors import Corrupt
 from kproc.spark.brokers import Cluster, cluster_of

@@ -28,7 +28,7 @@ from kproc.broker.storage.format import (
     parse_segment_file_name,
     segment_file_name,
 )
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.producer_snapshot_codec import decode_snapshot
 from kproc.broker.storage.txn_index import TxnIndex
 from kproc.common.errors import Corrupt

@@ -10,12 +10,12 @@ from typing import Final
 
 from kproc.broker.storage.checkpoints import LOG_START_FILE, read_partition_metadata
 from kproc.broker.storage.format import LOG_SUFFIX, parse_partition_directory_name
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.offset_checkpoints import (
     OffsetCheckpoint,
     confirms_log_start,
     read_offset_checkpoint,
 )
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import Corrupt
 from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.log_files import PartitionFiles

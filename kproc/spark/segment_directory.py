@@ -27,7 +27,7 @@ from kproc.broker.storage.format import (
     parse_segment_file_name,
     segment_file_name,
 )
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import Corrupt
 from kproc.common.regular_file import open_regular
 from kproc.spark.brokers import pause

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LastStop, Log, LogConfig, LogIdentity
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import SystemClock
 from kproc.common.reading import LATEST
 from kproc.spark import brokers

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log_dump import verify_partition
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import SystemClock
 from tests.support import hostile
 from tests.support.broker import BrokerUnderTest, run_kproc

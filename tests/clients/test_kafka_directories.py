@@ -17,7 +17,7 @@ import pytest
 
 from bench.peers.kafka import KafkaPeer
 from kproc.broker.storage.checkpoints import write_partition_metadata
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.java_tools import JVM, PRODUCER_PERFORMANCE, run_tool

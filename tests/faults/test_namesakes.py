@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.checkpoints import read_partition_metadata
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import Closed, RawClient, batch, create_topics_fields, values_of

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproc.broker.storage.fs import OsFs, failure
+from kproc.broker.storage.fs import failure
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.broker.storage.log_compact import SwapRefused
+from kproc.broker.storage.os_fs import OsFs
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.compaction import compact

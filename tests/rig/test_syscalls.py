@@ -25,7 +25,7 @@ def test_sweep_of_failing_calls_keeps_every_promise() -> None:
 
 
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "shortage is damage": lambda: mock.patch.object(fs, "_SHORT", frozenset()),
+    "shortage is damage": lambda: mock.patch.object(fs, "SHORTAGE_ERRORS", frozenset()),
     "failed sync passes": lambda: mock.patch.object(LogState, "set_offline_after"),
     "failed write is not undone": lambda: mutated("failed-write-not-undone"),
 }

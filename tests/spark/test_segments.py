@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition as Assigned
 
 from bench.peers.kafka import KafkaPeer
 from kproc.broker.storage.checkpoints import read_partition_metadata
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogConfig, LogIdentity
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import SystemClock
 from kproc.common.reading import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kproc.spark.brokers import cluster_of

@@ -24,7 +24,7 @@ from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Inbox, Outbox
 from kproc.common.clock import ManualClock

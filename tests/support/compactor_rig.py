@@ -16,9 +16,9 @@ from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogIdentity
 from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import ManualClock
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record

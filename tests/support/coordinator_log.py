@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.storage.checkpoints import read_partition_metadata
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LastStop, Log, LogConfig, LogIdentity
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.clock import SystemClock
 from kproc.wire.record_batch import encode_batch

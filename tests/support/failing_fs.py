@@ -14,7 +14,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kproc.broker.storage.fs import Buffer, OsFs, failure
+from kproc.broker.storage.fs import Buffer, failure
+from kproc.broker.storage.os_fs import OsFs
 
 _pwritev = os.pwritev
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kproc.broker.storage.fs import Fs, OsFs
+from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.log import AppendResult, LastStop, Log, LogConfig, LogIdentity
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import ManualClock
 from kproc.wire.compression import compress
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header, rebuild

@@ -28,7 +28,8 @@ import msgspec
 
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
 from kproc.broker.storage.format import is_state_directory_name
-from kproc.broker.storage.fs import DIRECTORY_MODE, FILE_MODE, Fs, OsFs
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.os_fs import DIRECTORY_MODE, FILE_MODE, OsFs
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config

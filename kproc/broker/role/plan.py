@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from kproc.broker.config import Config
 from kproc.broker.role.listeners import ListenerEndpoint
-from kproc.broker.storage.fs import Fs, OsFs
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import Clock
 from kproc.common.movable_clock import MovableClock, MovedDate
 

@@ -14,8 +14,8 @@ A bad batch, or a segment that ends before the next one begins, is one of two th
 
 - Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. The finder
   raises Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from marks in
-  attributes: of each .log file (fs.write_synced_mark), whose mark may be a second or one sync old, and of the
-  directory (fs.write_newest_mark), whose mark may be one segment old.
+  attributes: of each .log file (Fs.write_synced_mark), whose mark may be a second or one sync old, and of the
+  directory (Fs.write_newest_mark), whose mark may be one segment old.
 - A torn tail, if it is above them. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages
   in any order. The finder truncates the log there, including good batches behind the bad one.
 """

@@ -14,8 +14,9 @@ from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
 from kproc.broker.storage.format import FAULTS_DIRECTORY, METADATA_DIRECTORY
-from kproc.broker.storage.fs import Fs, OsFs, StorageFailure, UnsyncedFs
+from kproc.broker.storage.fs import Fs, StorageFailure
 from kproc.broker.storage.offset_checkpoints import check_readable
+from kproc.broker.storage.os_fs import OsFs, UnsyncedFs
 from kproc.broker.supervisor.directory_lock import DirectoryInUse, DirectoryLock
 from kproc.broker.supervisor.import_journal import complete_import
 from kproc.broker.supervisor.snapshots import complete_restore

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from kproc.broker.storage.format import LOCK_FILE
-from kproc.broker.storage.fs import FILE_MODE
+from kproc.broker.storage.os_fs import FILE_MODE
 
 _LOCKED: Final = (errno.EAGAIN, errno.EACCES)
 # Longest wait in ns for a lock that dying processes of a killed broker still hold.

@@ -39,11 +39,12 @@ from kproc.broker.storage.format import (
     parse_segment_file_name,
     parse_set_aside_directory_name,
 )
-from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.fs import Fs, sync_directory
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.offset_checkpoints import discard_offsets
 from kproc.broker.storage.offset_gaps import fill_offset_gaps
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.directory_lock import DirectoryInUse, locked_directory

@@ -16,7 +16,8 @@ from kproc.broker.cluster.controller import ControllerState, do_at_once
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config, ConfigError
-from kproc.broker.storage.fs import Fs, OsFs
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.common.clock import SystemClock
 

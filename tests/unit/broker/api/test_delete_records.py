@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log_start import read_start_mark
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig

@@ -11,13 +11,14 @@ import pytest
 from kproc.broker.calls.cleaner_calls import Done
 from kproc.broker.role.partition_table import CLOSED
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs, StorageFailure
+from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.storage.log_start import write_start_mark
 from kproc.broker.storage.offset_checkpoints import (
     by_id_path,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from kproc.broker.storage.os_fs import OsFs
 from tests.support.cleaner_rig import CHECK_MS, CleanerRig
 from tests.support.failing_fs import FailingFs
 from tests.support.in_memory_controller import topic

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from tests.support.compactor_rig import Rig
 from tests.support.in_memory_controller import topic
 

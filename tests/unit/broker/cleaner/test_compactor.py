@@ -19,8 +19,9 @@ from kproc.broker.calls.cleaner_calls import (
     Swapped,
 )
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
-from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.fs import Fs, sync_directory
 from kproc.broker.storage.log import Log
+from kproc.broker.storage.os_fs import OsFs
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.compactor_rig import BACKOFF_MS, Rig

@@ -11,7 +11,8 @@ import pytest
 
 from kproc.broker.role.roles import handler_id
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs, StorageFailure
+from kproc.broker.storage.fs import StorageFailure
+from kproc.broker.storage.os_fs import OsFs
 from tests.support.cleaner_rig import CHECK_MS, CleanerRig
 
 DELAY_MS = 60_000  # Kafka's default of file.delete.delay.ms.

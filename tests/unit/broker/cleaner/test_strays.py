@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kproc.broker.cleaner.strays import StrayDirectories
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import list_set_aside
 from tests.support.cleaner_rig import CHECK_MS, CleanerRig
 from tests.support.in_memory_controller import InMemoryController, topic

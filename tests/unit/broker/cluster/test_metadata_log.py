@@ -14,7 +14,8 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.storage.checkpoints import write_partition_metadata
 from kproc.broker.storage.format import METADATA_DIRECTORY
-from kproc.broker.storage.fs import OsFs, failure
+from kproc.broker.storage.fs import failure
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.wire.record_batch import parse_header

@@ -19,7 +19,8 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
 from kproc.broker.transport.envelope import CALL, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.common.clock import ManualClock

@@ -11,7 +11,8 @@ from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.leftovers import OrphanedDirectories
 from kproc.broker.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import list_set_aside
 
 OLD, NEW = b"o" * 16, b"n" * 16

@@ -12,7 +12,8 @@ import pytest
 from kproc.broker.calls.own_operations import FaultRule
 from kproc.broker.faults.disk import FaultyFs, used_bytes
 from kproc.broker.faults.rule_files import RuleFiles
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
+from kproc.broker.storage.fs import DiskFailed, DiskFull, Shortage
+from kproc.broker.storage.os_fs import OsFs
 
 LOG = "00000000000000000000.log"
 

@@ -9,9 +9,9 @@ import pytest
 
 from kproc.broker.handler.checkpoint import Checkpoint, KnownOffsets
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log_start import write_start_mark
 from kproc.broker.storage.offset_checkpoints import by_id_path, write_offset_checkpoint
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.handler_rig import HandlerRig
 from tests.support.partition_requests import directories, fetch, produce

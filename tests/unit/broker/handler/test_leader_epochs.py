@@ -12,7 +12,8 @@ from kproc.broker.calls.controller_calls import LEADER_EPOCHS, LeaderEpochsReque
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
-from kproc.broker.storage.fs import OsFs, replace_file
+from kproc.broker.storage.fs import replace_file
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig

@@ -10,8 +10,9 @@ import pytest
 
 from kproc.broker.role import partition_table
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
+from kproc.broker.storage.fs import DiskFailed, DiskFull, Shortage
 from kproc.broker.storage.log import Log
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import list_set_aside
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey

@@ -9,7 +9,8 @@ from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.observe.unserved_directories import SHOWN_MAX, UnservedDirectories
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import set_aside
 from kproc.cli.status import problem_lines
 

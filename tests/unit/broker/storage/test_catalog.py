@@ -8,7 +8,8 @@ from pathlib import Path
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
 from kproc.broker.storage.format import segment_file_name
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
+from kproc.broker.storage.os_fs import OsFs
 
 FS = OsFs()
 TOPIC_ID = bytes.fromhex("6fcb514bb8784c9d95b783e9f39bf6d8")

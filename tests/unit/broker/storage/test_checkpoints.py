@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs, sync_directory
+from kproc.broker.storage.fs import sync_directory
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs

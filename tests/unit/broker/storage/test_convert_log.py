@@ -9,8 +9,9 @@ import pytest
 
 from kproc.broker.storage import convert_log
 from kproc.broker.storage.convert_log import Converted, convert_partition
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
 from kproc.broker.storage.log_dump import verify_partition
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
 from kproc.wire.compression import Compression

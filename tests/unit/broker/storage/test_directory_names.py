@@ -12,7 +12,7 @@ from kproc.broker.storage.directory_names import (
     log_bases,
     read_newest_mark,
 )
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import Corrupt
 
 ZERO, TEN = f"{0:020}", f"{10:020}"

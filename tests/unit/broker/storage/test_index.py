@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import Buffer, DiskFull, OsFs
+from kproc.broker.storage.fs import Buffer, DiskFull
 from kproc.broker.storage.index import (
     OffsetIndex,
     TimeIndex,
@@ -18,6 +18,7 @@ from kproc.broker.storage.index import (
     open_offset_index,
     open_time_index,
 )
+from kproc.broker.storage.os_fs import OsFs
 
 FS = OsFs()
 BASE = 1000

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.log_dump import (
     Problem,
@@ -15,6 +14,7 @@ from kproc.broker.storage.log_dump import (
     read_batches,
     verify_partition,
 )
+from kproc.broker.storage.os_fs import OsFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 LOG = f"{0:020d}.log"

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.failed_sync import NOTE_FILE
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
 from kproc.broker.storage.log import LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment import LogSegment
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, sync_directory
+from kproc.broker.storage.fs import DiskFailed, DiskFull, sync_directory
 from kproc.broker.storage.log import LogConfig, TrustedEnd
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment import LogSegment
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage import log_retention, segments
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs
+from kproc.broker.storage.fs import DiskFailed, DiskFull
 from kproc.broker.storage.log import LogConfig, TrustedEnd
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import ErrorCode, FatalError, KafkaError
 from tests.support.log_fs import use_below, use_below_segments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all

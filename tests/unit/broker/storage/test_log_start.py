@@ -13,9 +13,10 @@ from unittest.mock import Mock
 import pytest
 
 from kproc.broker.storage.checkpoints import LEADER_EPOCH_FILE
-from kproc.broker.storage.fs import DiskFull, OsFs, failure, sync_directory
+from kproc.broker.storage.fs import DiskFull, failure, sync_directory
 from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
 from kproc.broker.storage.log_start import read_start_mark, write_start_mark
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs

@@ -8,7 +8,6 @@ import pytest
 
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.checkpoints import LOG_START_FILE, uuid_text
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.offset_checkpoints import (
     OffsetCheckpoint,
     by_id_path,
@@ -17,6 +16,7 @@ from kproc.broker.storage.offset_checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from kproc.broker.storage.os_fs import OsFs
 
 FS = OsFs()
 ONE, TWO = bytes.fromhex("6fcb514bb8784c9d95b783e9f39bf6d8"), bytes(range(16))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.offset_gaps import fill_offset_gaps
+from kproc.broker.storage.os_fs import OsFs
 from kproc.wire.record_batch import parse_header
 from tests.support.logs import LogRig, batch, read_all
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.format import LOG_SUFFIX, segment_file_name
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import EndsBelowStart, LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.common.errors import Corrupt
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, write_log
 

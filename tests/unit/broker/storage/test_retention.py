@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.retention import SegmentInfo, below_start, expired, oversized
 from kproc.broker.storage.set_aside import rename_for_deletion
 from tests.support.cases import in_one_test

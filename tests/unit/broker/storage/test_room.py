@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.storage.fs import DiskFull, OsFs
+from kproc.broker.storage.fs import DiskFull
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.room import counting
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment import RESERVE_BYTES_MAX, RESERVE_FROM_BYTES
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import LogRig, append_one, batch, read_all

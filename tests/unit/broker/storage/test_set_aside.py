@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import list_deleted, list_set_aside, set_aside
 
 FS = OsFs()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
 from tests.support.logs import LogRig, append_one, batch, records_in
 

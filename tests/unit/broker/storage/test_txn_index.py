@@ -10,8 +10,8 @@ import pytest
 
 from kproc.broker.storage import txn_index
 from kproc.broker.storage.format import TXN_ENTRY, AbortedTransaction
-from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment_lookup import locate
 from kproc.broker.storage.segments import COLD_OPEN_MAX
 from kproc.broker.storage.validate import COORDINATOR

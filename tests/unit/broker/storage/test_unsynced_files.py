@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.fs import DiskFailed
 from kproc.broker.storage.log import LogConfig
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.segment import LogSegment
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import LogRig, append_one, batch

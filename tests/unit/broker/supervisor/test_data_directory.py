@@ -13,7 +13,7 @@ import pytest
 
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import OsFs, UnsyncedFs
+from kproc.broker.storage.os_fs import OsFs, UnsyncedFs
 from kproc.broker.supervisor import data_directory
 from kproc.broker.supervisor.data_directory import DataDirectory, make_fs
 from kproc.broker.supervisor.offline_metadata import alter_users

@@ -11,7 +11,8 @@ import pytest
 from kproc.broker.cluster.controller import ControllerState, do_at_once
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
-from kproc.broker.storage.fs import DiskFull, OsFs
+from kproc.broker.storage.fs import DiskFull
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import list_set_aside
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.import_journal import JOURNAL_FILE, copy_path, write_journal

@@ -16,10 +16,11 @@ from kproc.broker.cluster.controller import ControllerState, do_at_once
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import DiskFull, OsFs
+from kproc.broker.storage.fs import DiskFull
 from kproc.broker.storage.log import LastStop, Log, LogIdentity
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.storage.set_aside import set_aside
 from kproc.broker.supervisor.import_partitions import ImportedPartition, import_partitions
 from kproc.broker.supervisor.offline_metadata import alter_users

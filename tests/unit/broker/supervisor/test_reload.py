@@ -10,7 +10,8 @@ import pytest
 
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.storage.fs import OsFs, StorageFailure
+from kproc.broker.storage.fs import StorageFailure
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.supervisor.reload import NOTE_FILE, Reloader, Reread
 
 
