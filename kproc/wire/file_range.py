@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 
 class FileRange(NamedTuple):
-    """`length` bytes of a file from byte `position` on. After opening `path`, compare its inode with `inode`."""
+    """`length` bytes of the file at `path`, from byte `position` on.
+
+    A process that opens `path` must compare the file's inode with `inode`. If they differ, the path names another file.
+    """
 
     path: bytes
     inode: int

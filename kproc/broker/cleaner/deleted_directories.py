@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 class DeletedDirectories:
     """The directories of deleted topics that are not removed yet. Owned by the cleaner.
 
-    `image` returns the cleaner's present metadata. `when_let_go` calls back when every Handler has them, too.
+    `image` returns the cleaner's present metadata. `when_let_go` calls its argument when every Handler has received
+    these metadata and has closed the directories of the topics that they lack.
     """
 
     def __init__(

@@ -2,7 +2,8 @@
 
 Such directories come from another broker, or they or the metadata were restored from an older copy. They are renamed
 to `<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories
-leaves some, too: if the metadata record the deletion of their topic id, and no clean stop since, they are deleted.
+leaves such directories, too. These are deleted: the metadata record the deletion of their topic id, and no clean stop
+after it.
 
 A Handler may create the directories of a new topic before the cleaner receives the metadata with the topic. A directory
 is therefore renamed only if two scans have found it, which are file.delete.delay.ms and at least a minute apart. The

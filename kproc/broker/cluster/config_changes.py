@@ -195,7 +195,7 @@ class ConfigChanges:
             self._config, before.get("listeners"), after.get("listeners"), resolvable
         )
         self._refuse_unusable_keys(before, after, changes)
-        self._refuse_to_ask_nobody(after)
+        self._check_required_certificates(after)
         besides: list[tuple[str, str | None]] = [
             (key, None) for key in self._unusable(node, changes, incremental) if key not in after
         ]
@@ -258,7 +258,7 @@ class ConfigChanges:
             # A change of the configuration file can make stored listeners invalid. They are then not in force.
             return self._config.listeners
 
-    def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
+    def _check_required_certificates(self, after: dict[str, str]) -> None:
         """Raise KafkaError if an SSL listener that other hosts reach would not require certificates any more.
 
         A listener that kproc.allow.unauthenticated.network names need not require them.

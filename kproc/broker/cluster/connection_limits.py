@@ -26,13 +26,13 @@ def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, st
     for key, value in stored.get(node, {}).items():
         if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")
-    if lets_nobody_in(node_over_cluster(stored, config.node_id), config):
+    if rejects_everybody(node_over_cluster(stored, config.node_id), config):
         raise _refused(
             f"requirement failed: {PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."
         )
 
 
-def lets_nobody_in(overrides: Mapping[str, str], config: Config) -> bool:
+def rejects_everybody(overrides: Mapping[str, str], config: Config) -> bool:
     """Return True if no client address could have a connection with these dynamic configs."""
     limit, exceptions = (overrides.get(key, config.wire_value(key)) for key in (PER_IP, PER_IP_OVERRIDES))
     # Kafka allows 0 only with exceptions (SocketServerConfigs): otherwise nobody could connect to raise the limit

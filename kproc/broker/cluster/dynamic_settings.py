@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kproc.broker.cluster.broker_config import listeners_problem, problem_with
-from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
+from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, rejects_everybody
 from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.broker.cluster.records import node_over_cluster
 from kproc.broker.cluster.role_counts import NETWORK_THREADS
@@ -66,7 +66,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
     if count > PROCESSORS_MAX:
         why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
         found |= {name: why for name in usable if split_listener_key(name)[1] == NETWORK_THREADS}
-    if lets_nobody_in(usable, config):
+    if rejects_everybody(usable, config):
         why = f"{PER_IP}=0 without {PER_IP_OVERRIDES} would reject every connection"
         found |= {name: why for name in (PER_IP, PER_IP_OVERRIDES) if name in usable}
     return found

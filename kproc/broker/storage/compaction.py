@@ -11,8 +11,8 @@ As in Kafka, the result for a batch depends on how many of its records stay:
 
 - All: the batch is copied without decompressing it.
 - Some: a new batch has the same offsets, producer and codec (compaction_records.rebuild).
-- None: the batch is removed. A batch with the newest sequence of a producer, and the last batch of a group of segments,
-  is kept without records, so that the producer's state and the segment's end stay known.
+- None: the batch is removed, with two exceptions. A batch with the newest sequence of a producer, and the last batch of
+  a group of segments, is kept without records. They show the producer's state and where the segment ends.
 
 Tombstones stay for delete.retention.ms from the pass that first found them (KIP-534).
 """

@@ -46,12 +46,14 @@ def read_newest_mark(fs: Fs, directory: Path) -> int | None:
 
 
 def check_newest(directory: Path, bases: Sequence[int], newest: int | None, start_offset: int) -> None:
-    """Raise Corrupt if the segment with the base offset `newest`, whose name was synced, and all above it are missing.
+    """Raise Corrupt if the log has no segment with the base offset `newest` or a higher one.
+
+    newest: the base offset of the newest segment whose name was synced, by the mark in the directory's attribute.
+    bases: the base offsets of the existing segments. start_offset: the log's start.
 
     No crash causes this. Recovery removes no segment up to the mark. Retention and DeleteRecords keep the last segment,
-    or create a new one first, and compaction keeps it. On a file system that writes names in any order, a power loss
-    can keep the deletion of all segments and lose the new one. Then a DeleteRecords has moved the log's start above the
-    mark, which is allowed.
+    or create a new one first, and compaction keeps it. There is one exception: a power loss can keep the deletion of
+    all segments and lose the new one. Then a DeleteRecords has moved the log's start above the mark: do not raise.
     """
     if newest is None or (bases and bases[-1] >= newest) or newest < start_offset:
         return

@@ -16,9 +16,10 @@ from kproc.wire.record_batch import NO_TIMESTAMP
 
 
 def rewind_indexes(fs: Fs, segment: LogSegment, believed_end: int) -> int:
-    """Truncate the indexes behind the last entry below `believed_end`.
+    """Remove the index entries behind the last one that is below the offset `believed_end`.
 
-    Returns the position of that entry, where recovery's scan begins, or 0 if the indexes must be rebuilt.
+    Recovery believes the batches below that offset, and verifies the others. Returns the position in that last entry,
+    from which on recovery must read the batches, or 0 if the indexes must be rebuilt.
     """
     entry = segment.index.floor(believed_end - 1)
     if entry is None or segment.needs_index or not _names_batch(fs, segment, *entry[1:]):
@@ -35,10 +36,10 @@ def rewind_indexes(fs: Fs, segment: LogSegment, believed_end: int) -> int:
 
 
 def has_right_times(fs: Fs, segment: LogSegment) -> bool:
-    """Return True if the last entry of the time index is right: no batch behind the last index entry is later.
+    """Return True if the last entry of the time index has the largest timestamp of the segment.
 
-    The entry must also have the timestamp and offset of an existing batch. Retention and searches by time trust it, and
-    skip a segment without reading its records.
+    It must have the timestamp and offset of an existing batch, and no batch behind the last entry of the offset index
+    may have a later timestamp. Retention and searches by time rely on the entry, and do not read the records.
     """
     if not _has_right_last_time(fs, segment):
         return False

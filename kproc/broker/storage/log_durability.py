@@ -181,8 +181,8 @@ class LogDurability:
         """Record in the directory's attribute that a segment's name, and all segments below it, are on the disk.
 
         The checkpoint of the recovery points can be lost together with the newest segment. The mark shows that loss. A
-        log that is offline gets no mark, also not at a Handler to which it was transferred, because a sync after a
-        failed one succeeds although the kernel has dropped pages of the file.
+        log that is offline gets no mark, also not at a Handler to which it was transferred. The reason: a sync after a
+        failed sync succeeds, although the kernel has dropped pages of the file.
         """
         try:
             self._state.fs.write_newest_mark(directory_fd, base_offset)

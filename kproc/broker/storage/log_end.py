@@ -13,9 +13,9 @@ How the last owner of the log ended (last_stop.py) decides which bytes to believ
 A bad batch, or a segment that ends before the next one begins, is one of two things:
 
 - Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. The finder
-  raises Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from marks in
-  attributes: of each .log file (Fs.write_synced_mark), whose mark may be a second or one sync old, and of the
-  directory (Fs.write_newest_mark), whose mark may be one segment old.
+  raises Corrupt and leaves the files as they are. The recovery point and two kinds of marks in attributes show what was
+  synced. The mark of a .log file (Fs.write_synced_mark) may be a second or one sync old. The mark of the directory
+  (Fs.write_newest_mark) may be one segment old.
 - A torn tail, if it is above them. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages
   in any order. The finder truncates the log there, including good batches behind the bad one.
 """

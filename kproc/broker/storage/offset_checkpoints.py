@@ -17,8 +17,8 @@ Rules for the reader:
 - A file that is missing, damaged or of another version counts as empty. An unknown recovery point costs a longer
   check, an unknown cleaner offset a longer compaction.
 - An unknown log start would bring deleted records back. An entry of Kafka's file therefore counts, too, if the
-  partition's own files confirm it: partition.metadata has the topic's id, and the leader epochs begin at that offset or
-  later, because a DeleteRecords removes the epochs before it. Data directories of older versions have only such
+  partition's own files confirm it. They do if partition.metadata has the topic's id, and the leader epochs begin at
+  that offset or later. A DeleteRecords removes the epochs before it. Data directories of older versions have only such
   entries.
 - If the file of log starts with topic ids is missing or damaged, the marks of the partitions' directories count, too
   (log_start.py). A new file with ids must contain these marks, because its readers do not read them any more.

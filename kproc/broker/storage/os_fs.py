@@ -128,9 +128,9 @@ class OsFs:
         """Reserve disk blocks for bytes that will be written, also beyond the file's end; its size does not change.
 
         Only ext4 gets a reservation, because there it makes writes cheaper. Without reserved blocks ext4 updates quota,
-        space and extents for every 4 KiB that are written: with 16 MiB reserved, writes of 1 MB cost 0.66 of the
-        cycles, of 16 KB 0.84 (bench/micro/preallocation.py). XFS reserves blocks by itself. On tmpfs a reservation
-        would use up memory.
+        space and extents for every 4 KiB that are written. With 16 MiB reserved, a write of 1 MB takes 66 % of the CPU
+        cycles, and a write of 16 KB takes 84 % (bench/micro/preallocation.py). XFS reserves blocks by itself. On tmpfs
+        a reservation would use up memory.
 
         Returns False if nothing was reserved. That does no harm, because a write reports any problem of the disk.
         """
@@ -162,9 +162,9 @@ class OsFs:
     def write_synced_mark(self, descriptor: int, size: int) -> None:
         """Record in a file's extended attribute that its first `size` bytes were synced.
 
-        The next sync of the file makes that durable at no extra cost: a sync of a file that grew commits its inode, and
-        with it earlier changes of the inode, in the journal's order. If the attribute does not fit, or the file system
-        has none, the old mark stays, which names fewer bytes but is true.
+        The next sync of the file makes the attribute durable at no extra cost, because a sync of a file that grew also
+        writes its inode. If the attribute does not fit, or the file system has no attributes, the old one stays. It has
+        a smaller number of bytes, which were also synced.
         """
         _set_number(descriptor, _SYNCED, size)
 
@@ -183,8 +183,8 @@ class OsFs:
     def write_newest_mark(self, descriptor: int, base_offset: int) -> None:
         """Record in a partition directory's attribute that a segment's name, and all segments below it, were synced.
 
-        The journal commits the attribute some time later. Until then the old mark stays, which names an older segment
-        but is true.
+        The file system writes the attribute to the disk some time later. After a crash before that, the attribute still
+        names an older segment, which was synced, too.
         """
         _set_number(descriptor, _NEWEST, base_offset)
 

@@ -1,8 +1,9 @@
 """Recovery: loads a partition's directory after a clean stop, after the owner's death, or after a power loss.
 
-load() runs in the Handler that opens a log. It finishes what a crash of the last owner interrupted (names, compaction,
-deletion), opens the segments, finds the log's end (log_end.py) by the last owner's end (last_stop.py), and loads the
-leader epochs and the producers up to that end. It raises Corrupt for damage and truncates a torn tail.
+load() runs in the Handler that opens a log. It finishes renames, compactions and deletions that a crash of the last
+owner interrupted, and opens the segments. It then finds the log's end (log_end.py), which depends on how the last owner
+stopped (last_stop.py). It loads the leader epochs and the producers up to that end. It raises Corrupt for damage and
+truncates a torn tail.
 """
 
 from __future__ import annotations

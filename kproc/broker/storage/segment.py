@@ -332,9 +332,9 @@ class LogSegment:
             self.marked_bytes = self.synced_bytes
 
     def write_whole_mark(self) -> None:
-        """Record in the file's attribute all bytes that are synced, also if they are less than a page more.
+        """Record in the file's attribute how many bytes are synced, even if that is less than a page more than before.
 
-        Called by the owner while no round runs.
+        The owner calls this while no sync thread works on the log.
         """
         self.fs.write_synced_mark(self.descriptor(), self.synced_bytes)
         self.marked_bytes = self.synced_bytes
