@@ -8,7 +8,8 @@ from typing import Any, Final
 from kproc.broker.storage.log import Log
 from kproc.broker.transaction.state import IDLE, State
 from kproc.common.errors import ErrorCode, KafkaError
-from kproc.wire.record_batch import BatchHeader, control_type, decode_records, parse_header
+from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
+from kproc.wire.transaction_marker import control_type
 from tests.powerloss.scene import NAMES, Scene, Violation
 from tests.powerloss.transactions import (
     GROUP_TOPIC,

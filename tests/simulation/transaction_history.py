@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from kproc.wire.record_batch import BatchHeader, control_type, decode_records, parse_header
+from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
+from kproc.wire.transaction_marker import control_type
 from tests.support.history_checker import HistoryChecker, Outcome, Report
 from tests.support.raw import split_batches
 

@@ -11,15 +11,9 @@ from pathlib import Path
 
 from kproc.broker.storage.log import AppendResult, Log
 from kproc.broker.storage.validate import COORDINATOR, read_marker
-from kproc.wire.record_batch import (
-    TRANSACTIONAL,
-    ControlType,
-    decode_records,
-    encode_batch,
-    encode_end_transaction,
-    parse_header,
-)
+from kproc.wire.record_batch import TRANSACTIONAL, decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, append_one
 
 Values = list[tuple[int, bytes | None]]

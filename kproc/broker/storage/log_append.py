@@ -33,15 +33,9 @@ from kproc.common.errors import ErrorCode, FatalError, KafkaError, RecordErrors
 from kproc.wire.batch_header import HEADER_BYTES, STAMP
 from kproc.wire.checksum import crc32c
 from kproc.wire.primitives import INT64_MAX
-from kproc.wire.record_batch import (
-    CONTROL,
-    TRANSACTIONAL,
-    ControlType,
-    NotOneBatch,
-    encode_end_transaction,
-    stamp_append_time,
-)
+from kproc.wire.record_batch import CONTROL, TRANSACTIONAL, NotOneBatch, stamp_append_time
 from kproc.wire.record_check import check_small
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 
 # Bytes between producer snapshots. They limit the replay by the successor of a dead owner to about 0.2 s: a scan of the
 # headers of one-record batches takes 2.9 s per GiB.

@@ -35,7 +35,8 @@ from kproc.common.errors import Corrupt, KafkaError
 from kproc.wire.batch_header import CRC_FROM
 from kproc.wire.checksum import crc32c
 from kproc.wire.compression import Compression
-from kproc.wire.record_batch import BatchHeader, ControlType, control_type, walk_batch
+from kproc.wire.record_batch import BatchHeader, walk_batch
+from kproc.wire.transaction_marker import ControlType, control_type
 
 # Returns why a record's value is invalid, or None.
 ValueCheck = Callable[[bytes], str | None]

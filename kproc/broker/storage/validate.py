@@ -18,18 +18,20 @@ from kproc.wire.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
     BatchHeader,
-    ControlType,
     check_base_offset,
     check_batch,
     check_from_client,
     check_one_batch,
-    control_type,
-    coordinator_epoch_of,
     decode_records,
     parse_header,
-    read_end_transaction,
 )
 from kproc.wire.record_check import check_small
+from kproc.wire.transaction_marker import (
+    ControlType,
+    control_type,
+    coordinator_epoch_of,
+    read_end_transaction,
+)
 
 if TYPE_CHECKING:
     from kproc.broker.storage.inspection import InspectionBudget

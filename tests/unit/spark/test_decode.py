@@ -21,16 +21,15 @@ from kproc.wire.record_batch import (  # noqa: E402
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    ControlType,
     crc_of,
     decode_records,
     encode_batch,
-    encode_end_transaction,
     parse_header,
     stamp,
     stamp_append_time,
 )
 from kproc.wire.records import Record  # noqa: E402
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction  # noqa: E402
 
 COLUMNS = list(ARROW_TYPES)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,7 +16,8 @@ from kproc.spark.decode import Decoder
 from kproc.spark.log_files import OffsetGone, PartitionFiles
 from kproc.spark.look_up import DataLoss
 from kproc.spark.segment_directory import HalfReplaced, SegmentDirectory
-from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
+from kproc.wire.record_batch import TRANSACTIONAL
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, LogRig, append_one, batch
 from tests.support.transactions import in_transaction, marker, put
 

@@ -133,44 +133,6 @@ def test_stamped_sequence_and_epoch_renew_the_crc():
     assert decode_records(batch) == decode_records(encode_batch(RECORDS))
 
 
-def test_transaction_markers_say_their_outcome_and_epoch():
-    batch = rb.encode_end_transaction(
-        rb.ControlType.COMMIT, timestamp_ms=5, producer_id=7, producer_epoch=3, coordinator_epoch=11
-    )
-    header = check_batch(batch)
-    assert header.is_control
-    assert header.is_transactional
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, -1)
-    (marker,) = decode_records(batch)
-    assert rb.control_type(marker) == rb.ControlType.COMMIT
-    assert rb.coordinator_epoch_of(marker) == 11
-    # The bytes that Kafka writes: version 0, type; version 0, coordinator epoch.
-    assert (marker.key, marker.value) == (b"\0\0\0\1", b"\0\0\0\0\0\x0b")
-    flags = rb.TRANSACTIONAL | rb.CONTROL
-    record = Record(marker.key, marker.value, 5)
-    assert batch == encode_batch([record], producer_id=7, producer_epoch=3, flags=flags)
-    for broken in (Record(None, None), Record(b"\0", b"\0")):
-        with pytest.raises(KafkaError):
-            rb.control_type(broken)
-        with pytest.raises(KafkaError):
-            rb.coordinator_epoch_of(broken)
-
-
-@pytest.mark.parametrize("outcome", rb.ControlType)
-def test_a_marker_is_recognised_by_its_bytes_and_nothing_else_is(outcome: rb.ControlType) -> None:
-    batch = rb.encode_end_transaction(
-        outcome, timestamp_ms=5, producer_id=7, producer_epoch=3, coordinator_epoch=-1
-    )
-    assert rb.read_end_transaction(memoryview(batch)) == (outcome == rb.ControlType.ABORT, -1)
-    longer = encode_batch([Record(b"\0\0\0\1", b"\0\0\0\0\0\x0b!")])
-    assert rb.read_end_transaction(memoryview(longer)) is None
-    assert rb.read_end_transaction(memoryview(batch[:61])) is None
-    for at, byte in ((61, 1), (65, 9), (69, 2), (70, 1), (77, 2)):
-        damaged = bytearray(batch)
-        damaged[at] = byte
-        assert rb.read_end_transaction(memoryview(damaged)) is None, at
-
-
 def test_batch_without_records_or_falling_offsets_asserts():
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])

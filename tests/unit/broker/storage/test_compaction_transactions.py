@@ -10,7 +10,8 @@ import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.broker.storage.validate import COORDINATOR
-from kproc.wire.record_batch import HAS_DELETE_HORIZON, TRANSACTIONAL, ControlType, encode_end_transaction
+from kproc.wire.record_batch import HAS_DELETE_HORIZON, TRANSACTIONAL
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 from tests.support.compacted_log import ClosingRig, batches_of, contents, keyed
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, LogRig, append_one

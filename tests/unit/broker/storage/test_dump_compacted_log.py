@@ -10,8 +10,9 @@ import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.broker.storage.validate import COORDINATOR
-from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_batch, encode_end_transaction
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 from tests.support.compaction import compact
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason

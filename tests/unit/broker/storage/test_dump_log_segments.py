@@ -9,7 +9,8 @@ import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.broker.storage.validate import COORDINATOR
-from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
+from kproc.wire.record_batch import TRANSACTIONAL
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced

@@ -10,7 +10,8 @@ import pytest
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
-from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
+from kproc.wire.record_batch import TRANSACTIONAL
+from kproc.wire.transaction_marker import ControlType, encode_end_transaction
 from tests.support.filled_log import filled
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 
