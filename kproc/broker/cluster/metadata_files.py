@@ -1,6 +1,6 @@
 """The files of the metadata log: their names, and the batches of records in them.
 
-metadata_log.py opens, replays and writes them. The functions here change no file.
+metadata_log.py writes them, and metadata_replay.py reads them into an image. The functions here change no file.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 START_WITHOUT: Final = "kproc.start.without.metadata"
 LOG_NAME: Final = re.compile(r"\d{20}\.log")
 SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
+# Records per batch of a snapshot. This bounds the memory for encoding, and stays far below a batch's limit of 2 GiB.
+SNAPSHOT_BATCH_RECORDS: Final = 1000
+# The header of a snapshot's first record: the decimal number of records in the file. A copy of the file keeps it,
+# unlike an extended attribute.
+RECORD_COUNT_HEADER: Final = "record-count"
+TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def is_missing(fs: Fs, data_directory: Path) -> bool:

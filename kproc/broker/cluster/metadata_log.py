@@ -10,8 +10,7 @@ procedure for changing it); its key is null. The first record of a snapshot regi
 how many records the snapshot has. Older versions of kproc ignore the header, and their snapshots have none. The first
 commit replaces such a snapshot.
 
-`open` loads the newest snapshot and replays the log behind it. A crash in the middle of a write leaves a torn tail. Its
-records were never acknowledged, so `open` cuts it off. A damaged batch with good batches behind it raises Corrupt.
+`open` loads the newest snapshot and replays the log behind it (metadata_replay.py).
 
 When a log is much larger than a snapshot would be, `compact_if_large` writes a snapshot and starts a new log. A crash
 between any two of its steps leaves a directory that opens to the same image.
@@ -32,21 +31,20 @@ from kproc.broker.cluster.image import ClusterImage, ImageChange
 from kproc.broker.cluster.image_records import snapshot_records
 from kproc.broker.cluster.metadata_files import (
     LOG_NAME,
+    RECORD_COUNT_HEADER,
+    SNAPSHOT_BATCH_RECORDS,
     SNAPSHOT_NAME,
     START_WITHOUT,
+    TEMPORARY_SUFFIX,
     NewerRecord,
-    apply_to,
-    batches_in,
-    check_directories,
-    has_batch_after,
-    records_of,
     version_in,
 )
+from kproc.broker.cluster.metadata_replay import MetadataReplay
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, is_unlinked, sync_directory
 from kproc.common.clock import Clock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
-from kproc.wire.record_batch import decode_records, encode_batch, parse_header
+from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
@@ -55,12 +53,6 @@ logger = logging.getLogger(__name__)
 COMPACT_BYTES: Final = 1 << 20
 # Compact a log that is this many times larger than the last snapshot, because it is then mostly history.
 COMPACT_FACTOR: Final = 4
-# Records per batch of a snapshot. This bounds the memory for encoding, and stays far below a batch's limit of 2 GiB.
-SNAPSHOT_BATCH_RECORDS: Final = 1000
-# The header of a snapshot's first record: the decimal number of records in the file. A copy of the file keeps it,
-# unlike an extended attribute.
-_RECORD_COUNT: Final = "record-count"
-_TEMPORARY: Final = ".tmp"
 
 
 class MetadataLog:
@@ -206,150 +198,18 @@ class MetadataLog:
     # -- opening
 
     def _load(self) -> ClusterImage:
-        # Versions are padded with zeros, so that the order of names is that of versions.
-        names = sorted(self._fs.list_directory(self._directory))
-        for name in names:
-            # Remove a temporary snapshot. A crash while it was written has left it, so it can be incomplete.
-            if name.endswith(_TEMPORARY):
-                self._fs.unlink(self._directory / name)
-        image = ClusterImage()
-        snapshots = [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
-        may_be_cut = bool(snapshots) and self._read_snapshot(self._directory / snapshots[-1], image)
-        # The log before the snapshot may still exist, if a crash came before _remove_older_than().
-        snapshot_version = image.version
-        logs = [self._directory / name for name in names if LOG_NAME.fullmatch(name)]
-        current = self._current_of(logs)
-        last_batch, needed = self._replay_all(logs, current, image)
+        replay = MetadataReplay(self._fs, self._directory)
+        replay.run()
+        image = replay.image
         self.version = image.version
-        if may_be_cut:
-            check_directories(self._fs, self._directory / snapshots[-1], image)
-        if snapshots and not logs:
-            # A crash cannot cause this, because the new log is durable before the old one is removed.
-            raise Corrupt(f"the log that follows the snapshot {self._directory / snapshots[-1]} is missing")
-        if logs:
-            for path in logs:
-                # Remove an empty log behind the current one, because an older kproc would append to it.
-                if path > current:
-                    self._fs.unlink(path)
-            self._continue_log(current, last_batch)
+        if replay.is_uncounted:
+            self._compact_at = 0
+        if replay.current is not None:
+            self._continue_log(replay.current, replay.last_batch)
         else:
             self._start_log(image.version)
-        self._remove_older_than(snapshot_version, needed)
+        self._remove_older_than(replay.snapshot_version, replay.needed)
         return image
-
-    def _replay_all(
-        self, logs: Sequence[Path], current: Path, image: ClusterImage
-    ) -> tuple[tuple[int, bytes], set[str]]:
-        """Apply the logs behind the snapshot to the image.
-
-        Returns the position and bytes of the current log's last batch, and the names of the logs that added records.
-        """
-        snapshot_version = image.version
-        last_batch = (0, b"")
-        needed: set[str] = set()
-        for path in logs:
-            if version_in(path.name) > image.version:
-                raise Corrupt(
-                    f"{path}: the records from {image.version} on, which come before this file, are missing"
-                )
-            before = image.version
-            position_and_bytes = self._replay(path, image, snapshot_version, is_last=path >= current)
-            if path == current:
-                last_batch = position_and_bytes
-            if image.version > before:
-                needed.add(path.name)
-        return last_batch, needed
-
-    def _current_of(self, logs: Sequence[Path]) -> Path:
-        """Return the log to append to: the last one with content, or the first one if all are empty.
-
-        A compaction that fails or crashes after it has created the new log leaves that log empty. After a failure,
-        later changes are in the log before it.
-        """
-        for path in reversed(logs):
-            if (facts := self._fs.facts_at(path)) is not None and facts.st_size:
-                return path
-        return logs[0] if logs else self._directory
-
-    def _read_snapshot(self, path: Path, image: ClusterImage) -> bool:
-        """Apply a snapshot. Return True if its end may be missing, because an older kproc wrote it without a count.
-
-        All batches of a snapshot but the last one are full. So a last batch that is not full shows that no batch is
-        missing.
-        """
-        data = self._fs.read_file(path) or b""
-        records: list[r.Record] = []
-        end = 0
-        for position, end in batches_in(data):
-            records += records_of(data[position:end], path)
-        # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
-        if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
-            raise Corrupt(f"{path}: damaged at byte {end}; the snapshot was complete when it got its name")
-        # Compare the number of records, because a file that was cut between two batches looks whole.
-        expected = dict(decode_records(data)[0].headers).get(_RECORD_COUNT)
-        if expected is not None and expected != b"%d" % len(records):
-            raise Corrupt(f"{path}: damaged, because it has {len(records)} of {expected.decode()} records")
-        if expected is None:
-            self._compact_at = 0
-        # A snapshot has fewer records than versions, so its version comes from the file's name, as in KRaft (KIP-630).
-        apply_to(image, records, version_in(path.name), path)
-        return expected is None and len(records) % SNAPSHOT_BATCH_RECORDS == 0
-
-    def _replay(
-        self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool
-    ) -> tuple[int, bytes]:
-        """Apply one file's batches to the image. Return position and bytes of the last batch."""
-        data = self._fs.read_file(path) or b""
-        position = end = 0
-        for position, end in batches_in(data):
-            batch = data[position:end]
-            header = parse_header(batch)
-            after = header.base_offset + header.record_count
-            if after <= snapshot_version:
-                # The snapshot contains this batch. A compaction crashed before it removed the old log.
-                continue
-            # The offset of a batch is the version before it. A gap means that a file or a batch in the middle is
-            # missing.
-            if header.base_offset != image.version:
-                raise Corrupt(
-                    f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
-                    f"follows version {image.version}: a file or batch is missing"
-                )
-            apply_to(image, records_of(batch, path), after, path)
-        self._check_synced(path, end)
-        if end < len(data):
-            self._cut_tail(path, data, end, is_last=is_last)
-        return position, data[position:end]
-
-    def _check_synced(self, path: Path, end: int) -> None:
-        """Raise Corrupt if a file's valid batches end below its last confirmed sync. No torn write can cause that."""
-        descriptor = self._fs.open(path)
-        try:
-            synced = self._fs.read_synced_mark(descriptor)
-        finally:
-            self._fs.close(descriptor)
-        # A crash takes only bytes that no sync had confirmed. Below the mark the disk or somebody else has changed the
-        # file.
-        if end < synced:
-            raise Corrupt(f"{path}: damaged or truncated at byte {end}, but {synced} bytes had been synced")
-
-    def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
-        """Truncate a file at `end`, behind its last valid batch, because a crash has torn the write behind it.
-
-        is_last: no newer log file exists. Raise Corrupt if it is False or if valid batches follow, because no torn
-        write causes that.
-        """
-        # A torn write is the last thing in the last file. A good batch behind the damage was written later, after a
-        # sync of all bytes before it, so no torn write has caused the damage.
-        if not is_last or has_batch_after(data, end):
-            raise Corrupt(f"{path}: damaged at byte {end}, although a later batch or file is intact")
-        logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
-        descriptor = self._fs.open(path)
-        try:
-            self._fs.truncate(descriptor, end)
-            self._fs.sync(descriptor)
-        finally:
-            self._fs.close(descriptor)
 
     def _continue_log(self, path: Path, last_batch: tuple[int, bytes]) -> None:
         """Continue a log file after making sure that everything that was read from it is on the disk.
@@ -399,7 +259,7 @@ class MetadataLog:
         now_ms = self._clock.wall_ms()
         encoded = [Record(None, r.encode_record(record), now_ms) for record in records]
         if snapshot_count:
-            encoded[0] = encoded[0]._replace(headers=[(_RECORD_COUNT, b"%d" % snapshot_count)])
+            encoded[0] = encoded[0]._replace(headers=[(RECORD_COUNT_HEADER, b"%d" % snapshot_count)])
         return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
 
     def _fail_write(self, error: OSError) -> None:
@@ -426,7 +286,7 @@ class MetadataLog:
         The file is synced before the rename, so that a file with the final name is always complete.
         """
         path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
-        temporary = path.with_name(path.name + _TEMPORARY)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         records = snapshot_records(image)
         # Count the records in a pass of their own, because a list of all records of a large cluster would take memory.
         record_count = sum(1 for _ in snapshot_records(image))
