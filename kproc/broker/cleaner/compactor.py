@@ -332,14 +332,14 @@ class Compactor:
         delay_ms: int,
     ) -> Steps:
         """Let the owner replace a group of segments with the compacted segment `new`. Return True if it did."""
-        doomed = {
+        replaced = {
             path: each.inode if path.name.endswith(LOG_SUFFIX + DELETED_SUFFIX) else None
             for each in group
             for path in deleted_files(directory, each.base_offset)
         }
-        for path in doomed:
-            # Unlink a replaced file of that name that still waits for its delay. Otherwise the owner's rename would
-            # replace it, and the owner's loop would have to free its blocks.
+        for path in replaced:
+            # Unlink a file of that name that an earlier swap replaced, and that still waits for its delay. Otherwise
+            # the owner's rename would replace it, and the owner's loop would have to free its blocks.
             self._fs.unlink(path)
         # The new segment and its names must be on the disk before the owner makes the segment part of the log.
         # Otherwise a power loss after the swap would lose records.
@@ -360,13 +360,17 @@ class Compactor:
             remove_cleaned(self._fs, directory)
             return False
         self._count_swap(sum(each.size for each in group) - new.size, took_us)
+        self._schedule_unlinks(directory, replaced, delay_ms)
+        return True
+
+    def _schedule_unlinks(self, directory: Path, replaced: dict[Path, int | None], delay_ms: int) -> None:
+        """Let `_unlink_due` unlink the replaced files after `delay_ms`. The inode of each .log file is its value."""
         due_ns = self._clock.now_ns() + delay_ms * NS_PER_MS
         # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
-        # power loss could undo the new names after the old files are gone.
+        # power loss could undo the new names after the old files were unlinked.
         sync_directory(self._fs, directory)
-        self._replaced = deque(each for each in self._replaced if each.path not in doomed)
-        self._replaced.extend(_ReplacedFile(due_ns, path, inode) for path, inode in doomed.items())
-        return True
+        self._replaced = deque(each for each in self._replaced if each.path not in replaced)
+        self._replaced.extend(_ReplacedFile(due_ns, path, inode) for path, inode in replaced.items())
 
     def _count_swap(self, freed_bytes: int, took_us: int) -> None:
         values, slowest = self._values, SLOT["compaction_swap_us_max"]

@@ -231,6 +231,12 @@ class ClusterImage:
             if not stored[node]:
                 del stored[node]
 
+    def _set_resource_config(self, record: r.ResourceConfigSet) -> None:
+        key = (record.resource_type, record.resource_name)
+        _set_or_remove(self.resource_configs.setdefault(key, {}), record.name, record.value)
+        if not self.resource_configs[key]:
+            del self.resource_configs[key]
+
     def _apply_one(self, record: r.Record, change: ImageChange) -> None:
         match record:
             case r.TopicCreated():
@@ -247,15 +253,34 @@ class ClusterImage:
                 self._set_broker_config(record.node, record.name, record.value)
                 change.broker_configs_changed = True
             case r.ResourceConfigSet():
-                key = (record.resource_type, record.resource_name)
-                _set_or_remove(self.resource_configs.setdefault(key, {}), record.name, record.value)
-                if not self.resource_configs[key]:
-                    del self.resource_configs[key]
+                self._set_resource_config(record)
             case r.FeatureLevelSet():
                 self.feature_levels[record.name] = record.level
             case r.ClientQuotaSet():
                 self.client_quotas.set(record.entity, record.key, record.value)
                 change.client_quotas_changed = True
+            case r.ProducerIdsTaken():
+                self.next_producer_id = record.next_producer_id
+            case r.LeaderEpochRaised():
+                partition = self.topics_by_id[record.topic_id].partitions[record.partition]
+                partition.leader_epoch = record.leader_epoch
+                change.epochs_raised = True
+            case r.BrokerStarted():
+                self._start_broker(record, change)
+            case r.HandlersCounted():
+                self._count_handlers(record, change)
+            case r.TopicsDeletedBefore():
+                self.deleted_topics.update(zip(record.topic_ids, record.names, strict=True))
+            case r.SlotsRetired():
+                self._retire(zip(record.slots, record.slot_generations, strict=True))
+            case r.ClusterRegistered():
+                self.cluster_id = record.cluster_id
+            case _:
+                self._apply_security(record, change)
+
+    def _apply_security(self, record: r.SecurityRecord, change: ImageChange) -> None:
+        """Apply a record about an ACL rule, a delegation token or a SCRAM credential."""
+        match record:
             case r.AclAdded():
                 self.acls.add(record.acl_id, acl_in(record))
                 change.acls_changed = True
@@ -275,23 +300,6 @@ class ClusterImage:
                 self.scram_users.set(record.name, record.mechanism, credential)
             case r.ScramCredentialRemoved():
                 self.scram_users.set(record.name, record.mechanism, None)
-            case r.ProducerIdsTaken():
-                self.next_producer_id = record.next_producer_id
-            case r.LeaderEpochRaised():
-                self.topics_by_id[record.topic_id].partitions[
-                    record.partition
-                ].leader_epoch = record.leader_epoch
-                change.epochs_raised = True
-            case r.BrokerStarted():
-                self._start_broker(record, change)
-            case r.HandlersCounted():
-                self._count_handlers(record, change)
-            case r.TopicsDeletedBefore():
-                self.deleted_topics.update(zip(record.topic_ids, record.names, strict=True))
-            case r.SlotsRetired():
-                self._retire(zip(record.slots, record.slot_generations, strict=True))
-            case r.ClusterRegistered():
-                self.cluster_id = record.cluster_id
 
     def _create_topic(self, record: r.TopicCreated, change: ImageChange) -> None:
         topic = TopicImage(record.name, record.topic_id, [], {}, [])

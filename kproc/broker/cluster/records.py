@@ -227,6 +227,15 @@ class ScramCredentialRemoved(msgspec.Struct, frozen=True, array_like=True, tag=2
     mechanism: int
 
 
+SecurityRecord = (
+    AclAdded
+    | AclRemoved
+    | DelegationTokenSet
+    | DelegationTokenRemoved
+    | ScramSecretMade
+    | ScramCredentialSet
+    | ScramCredentialRemoved
+)
 Record = (
     ClusterRegistered
     | BrokerStarted
@@ -243,13 +252,7 @@ Record = (
     | ClientQuotaSet
     | ResourceConfigSet
     | FeatureLevelSet
-    | AclAdded
-    | AclRemoved
-    | DelegationTokenSet
-    | DelegationTokenRemoved
-    | ScramSecretMade
-    | ScramCredentialSet
-    | ScramCredentialRemoved
+    | SecurityRecord
 )
 
 

@@ -331,7 +331,6 @@ class ClientFetch:
         session = self._session
         budget = self.bytes_max
         has_data = False
-        is_committed = self.is_committed
         topics: dict[str | bytes | None, tuple[str | None, bytes | None, list[FetchPartitionResult]]] = {}
         served: list[tuple[str | bytes | None, int]] = []
         for at, target in enumerate(self._targets):
@@ -357,27 +356,27 @@ class ClientFetch:
                 target.last_offsets = offsets
                 if read.bytes:
                     served.append(target.key)
-            if read.error:
-                context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
-            # The list of aborted transactions is null for read_uncommitted, because clients skip records of listed
-            # ones. Kafka sends an empty list for errors that it finds before it reads the log (`_NOT_READ`).
-            lists_aborted = read.error in _NOT_READ if read.error else is_committed
-            aborted = read.aborted or ([] if lists_aborted else None)
-            entry[2].append(
-                FetchPartitionResult(
-                    target.index, read.error, read.end, read.stable, read.start, aborted, read.ranges
-                )
-            )
-        session_id = 0
-        if session is not None:
-            if self._is_incremental:
-                session.served(served)
-            session_id = session.id
+            entry[2].append(self._make_result(target.index, read))
+        if session is not None and self._is_incremental:
+            session.served(served)
+        session_id = 0 if session is None else session.id
         context.send_parts(
             encode_fetch_response(
                 context.api_version, context.correlation_id, 0, 0, session_id, list(topics.values())
             )
+        )
+
+    def _make_result(self, index: int, read: PartitionRead) -> FetchPartitionResult:
+        """Return the response's row of a partition, and count its error in the metrics."""
+        if read.error:
+            self._context.count_error(read.error)
+        # The list of aborted transactions is null for read_uncommitted, because clients skip records of listed
+        # ones. Kafka sends an empty list for errors that it finds before it reads the log (`_NOT_READ`).
+        lists_aborted = read.error in _NOT_READ if read.error else self.is_committed
+        aborted = read.aborted or ([] if lists_aborted else None)
+        return FetchPartitionResult(
+            index, read.error, read.end, read.stable, read.start, aborted, read.ranges
         )
 
     def _is_throttled(self) -> bool:

@@ -67,18 +67,7 @@ def examine(
     if origin is COORDINATOR:
         header = parse_header(view)
     else:
-        header = check_batch(view)
-        # Reject a transactional batch of a request without a transactional id: the right to an id is checked by the id
-        # in the request, and this request has none.
-        if header.is_transactional and origin == CLIENT and not config.takes_transactions:
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        # Only coordinators write control batches. A client that could write them would end transactions of other
-        # clients (KIP-98).
-        check_from_client(header)
-        if header.attributes & LOG_APPEND_TIME:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type LogAppendTime"
-            )
+        header = _check_client_header(view, config, origin)
         if config.looks_inside:
             view, header = validate_inside(view, header, config, now_ms=now_ms, inspection=inspection)
             # Check the size again, because another codec may have made the batch larger.
@@ -97,6 +86,23 @@ def examine(
             f"batch of {len(view)} bytes is larger than segment.bytes={config.segment_bytes}",
         )
     return view, header
+
+
+def _check_client_header(view: memoryview, config: LogConfig, origin: str) -> BatchHeader:
+    """Return the header of a client's batch. Raise KafkaError if it has a field that no client may set."""
+    header = check_batch(view)
+    # Reject a transactional batch of a request without a transactional id: the right to an id is checked by the id in
+    # the request, and this request has none.
+    if header.is_transactional and origin == CLIENT and not config.takes_transactions:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    # Only coordinators write control batches. A client that could write them would end transactions of other clients
+    # (KIP-98).
+    check_from_client(header)
+    if header.attributes & LOG_APPEND_TIME:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type LogAppendTime"
+        )
+    return header
 
 
 def _check_size(view: memoryview, config: LogConfig) -> None:
