@@ -75,7 +75,7 @@ def test_removed_segment_fails_only_its_own_reads(tmp_path: Path, transport: str
             "the reason is in the broker's log"
         )
         assert shown.stderr.splitlines()[-1] == reason
-        assert f"{files[1]} is gone: another program removed, replaced or cut it" in broker.log()
+        assert f"another program has removed, replaced or truncated {files[1]}" in broker.log()
         verified = kproc(broker, "topic", "verify", "t", "whole", "--format", "json")
         assert [(row["topic"], row["records"]) for row in json.loads(verified.stdout)] == [("whole", 1)]
         assert verified.stderr.splitlines()[-1] == reason.replace("t-0", "partition not read to its end: t-0", 1)

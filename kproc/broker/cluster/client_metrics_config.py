@@ -79,7 +79,7 @@ def _check_interval(text: str) -> None:
 
 
 def _check_match(text: str) -> None:
-    """Raise KafkaError unless each entry is selector=pattern. The pattern must be one that Python can read."""
+    """Raise KafkaError unless each entry is selector=pattern. The pattern must be a regular expression for Python."""
     for entry in filter(None, (part.strip() for part in text.split(","))):
         selector, equals, pattern = (part.strip() for part in entry.partition("="))
         is_fine = bool(equals) and bool(pattern) and selector in _SELECTORS

@@ -122,7 +122,7 @@ class UserChanges:
     def alter(self, body: Row) -> tuple[Row, list[r.Record]]:
         """Handle AlterUserScramCredentials. Each user succeeds or fails alone.
 
-        Upsertions contain keys instead of a password.
+        `upsertions` of the body must have the keys that were derived from the salted password, not the password itself.
         """
         rows = [(row, False) for row in body["deletions"]] + [(row, True) for row in body["upsertions"]]
         times = Counter(row["name"] for row, _ in rows)

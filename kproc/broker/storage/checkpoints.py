@@ -165,7 +165,7 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
 
 
 def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
-    """Write the topic id into a partition's directory, without a sync. The log's first sync point covers the file."""
+    """Write the topic id into a partition's directory, without a sync. The first sync of the log makes it durable."""
     replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id), durable=False)
 
 

@@ -118,7 +118,7 @@ class CleanedSegment:
         self._buffers.append(batch)
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Add a row to the new transaction index for an abort marker that stays together with its batches."""
+        """Add a row to the new transaction index, for an abort marker that compaction keeps."""
         append_aborted(self._fs, self.path(TXN_INDEX_SUFFIX), aborted)
 
     def flush(self) -> int:

@@ -6,7 +6,7 @@ content above the recovery point may differ from the disk. The sync thread leave
 The next opening of the log finds the note, verifies all batches above the recovery point, writes them again and syncs
 them. If that fails, the log is not opened and the note stays.
 
-The note needs no sync, because after a power loss the page cache is gone and the files show what is on the disk.
+The note needs no sync, because a power loss also clears the page cache. The files then show what is on the disk.
 """
 
 from __future__ import annotations

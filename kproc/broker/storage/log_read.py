@@ -103,7 +103,7 @@ class LogReader:
             # partition. The Processor finds it out after the answer was made, and can only close the connection.
             if segment is not active and not segment.is_in_place():
                 raise Corrupt(
-                    f"{os.fsdecode(segment.path_bytes)} is gone: another program removed, replaced or cut it"
+                    f"another program has removed, replaced or truncated {os.fsdecode(segment.path_bytes)}"
                 )
         # KIP-74: the first batch of a response is sent whole even if it exceeds the limit. Otherwise a consumer whose
         # limit is smaller than one batch would never get past it.
