@@ -258,7 +258,11 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
 
 
 def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:
-    """Parse a filter. Return the names that must match by type, None for the default, and the types to be present."""
+    """Parse the components of a filter.
+
+    Return (names that must match, by entity type; entity types that must be present with any name). The name None
+    stands for the default entity of its type. Raises KafkaError for an invalid filter.
+    """
     exact: dict[str, str | None] = {}
     specified: set[str] = set()
     for row in components:

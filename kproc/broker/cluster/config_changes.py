@@ -1,6 +1,6 @@
 """ConfigChanges: turns AlterConfigs and IncrementalAlterConfigs into records. Sans-IO; only the controller calls it.
 
-Each resource succeeds or fails as a whole and by itself. The errors are Kafka's, code and words.
+Each resource succeeds or fails as a whole and by itself. Errors have Kafka's codes and messages.
 """
 
 from __future__ import annotations

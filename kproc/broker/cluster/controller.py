@@ -68,7 +68,7 @@ def lost_with_controller() -> KafkaError:
 
 
 def random_producer_id() -> int:
-    """Return a random start for the producer ids of a controller.
+    """Return a random number, the first producer id that a controller assigns after its start.
 
     It is at least PRODUCER_ID_MIN, so that the ids differ from those of other brokers, which count from 0.
     """
@@ -93,7 +93,7 @@ def _first_character(topic_id: bytes) -> str:
 def do_at_once(
     state: ControllerState, log: MetadataLog, image: ClusterImage, op: str, body: dict[str, Any]
 ) -> Reply:
-    """Decide on an operation and commit it, before the controller serves or while the broker is stopped.
+    """Decide on an operation and commit it, before the controller handles requests or while the broker is stopped.
 
     Raises FatalError if the operation is rejected.
     """

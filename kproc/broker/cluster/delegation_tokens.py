@@ -196,7 +196,10 @@ def _expires(token: r.DelegationTokenSet, at_ms: int) -> Handled:
 
 
 def _changed(token: r.DelegationTokenSet, expires_ms: int) -> Reply:
-    """Return the response for a token whose expiry has changed, with the token's id for the change log."""
+    """Return the response for a token whose expiry has changed.
+
+    The field LOG_ONLY has the token's id, for the broker's log of changes. It is not sent to the client.
+    """
     return {
         "error_code": int(ErrorCode.NONE),
         "expiry_timestamp": expires_ms,

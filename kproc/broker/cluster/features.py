@@ -1,7 +1,7 @@
 """Features (KIP-584): what this broker supports, what is finalised, and the rules of UpdateFeatures.
 
-The rows are Kafka 4.4's, so that `kafka-features.sh upgrade --release-version` can raise all of them. Errors are
-Kafka's, code and words.
+The rows are Kafka 4.4's, so that `kafka-features.sh upgrade --release-version` can raise all of them. Errors have
+Kafka's codes and messages.
 """
 
 from __future__ import annotations

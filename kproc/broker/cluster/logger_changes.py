@@ -1,4 +1,4 @@
-"""Turns IncrementalAlterConfigs of broker loggers into log levels. Sans-IO; the errors are Kafka's, code and words.
+"""Turns IncrementalAlterConfigs of broker loggers into log levels. Does no I/O. Errors have Kafka's codes and messages.
 
 Log levels are not part of the metadata: they hold until the broker ends, so they are not recorded.
 """

@@ -1,7 +1,8 @@
-"""num.network.threads and num.io.threads on the running broker: which changes Kafka allows, and our own bounds.
+"""Validates changes of num.network.threads and num.io.threads on the running broker, by Kafka's rule and our own limit.
 
-Kafka's rule (DynamicThreadPool and DataPlaneAcceptor, their words): from half of the current value, by integer
-division, to twice of it. `kproc scale` is not bound by it, only by `role_count_max`.
+Kafka's rule: the new value must be at least half of the current value, by integer division, and at most twice the
+current value. Errors have the messages of Kafka's DynamicThreadPool and DataPlaneAcceptor. For `kproc scale` only our
+own limit counts, `role_count_max`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Users that log in by SCRAM: their credentials in the metadata, and the requests that change them (KIP-554).
 
 `ScramUsers` is the part of the image that holds them, `UserChanges` turns AlterUserScramCredentials into records as
-Kafka's controller does, in its words. Neither holds passwords, or keys that allow a login.
+Kafka's controller does, with its messages. Neither holds passwords, or keys that allow a login.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TopicChanges: turns CreateTopics, DeleteTopics and CreatePartitions into records. Sans-IO, for the controller only.
 
-The topics of one request succeed or fail one by one; the errors are Kafka's, code and words.
+The topics of one request succeed or fail one by one. Errors have Kafka's codes and messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks topic names by Kafka's rules, in Kafka's words: scripts and tests match on them."""
+"""Checks topic names by Kafka's rules. Errors have Kafka's messages, because scripts and tests compare them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class PendingDeletions:
         self._deleted.update(dict.fromkeys(names, version))
 
     def held(self, names: Collection[str]) -> frozenset[str]:
-        """Return the names among these whose directories a Handler can still have open."""
+        """Return those of `names` whose topics' directories a Handler can still have open."""
         # A restarted controller does not know which names its predecessor's Handlers still use, so every name
         # can be in use.
         if not self._is_linked or self._unsure_until is not None:

@@ -95,9 +95,9 @@ class FetchFastPath:
         owned: OwnedPartition,
         offset_at: int,
     ) -> None:
-        """Learn from a ring record that the general path has handled.
+        """Store the bytes of a Fetch that the general path has handled, to recognize its repetitions.
 
-        offset_at: the position of the fetch offset in the record.
+        record: the ring record of the request. offset_at: the position of the fetch offset in `record`.
         """
         self.misses = 0
         self._fetches = fetches

@@ -180,7 +180,9 @@ def describe_old_format(path: Path, magic: int) -> str:
 def find_good_batch(
     fs: Fs, descriptor: int, start: int, end: int, *, next_offset: int, epochs: tuple[int, ...]
 ) -> int | None:
-    """Return the position of a whole batch in start..end whose base offset is at least `next_offset`, or None.
+    """Return the position of a whole batch whose base offset is at least `next_offset`, or None.
+
+    Search between the positions `start` and `end`. `epochs`: the leader epochs that the batch may have.
 
     The length in a damaged header is useless, so search the bytes for a leader epoch of this log followed by the magic
     byte. A candidate counts if its CRC-32C matches.

@@ -80,7 +80,7 @@ def parse_uuid_text(text: str, path: Path) -> bytes:
 
 
 def parse_number(text: str) -> int:
-    """Parse a number of a file. Raises ValueError with the beginning of any other text."""
+    """Parse a decimal number of a file. Raises ValueError, which quotes the beginning of the text, for other text."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{short_name(text)!r} is not a number")
     return int(text)
@@ -134,7 +134,7 @@ def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
 def write_leader_epochs(
     fs: Fs, directory: Path, epochs: Iterable[tuple[int, int]], *, durable: bool = True
 ) -> None:
-    """Replace a partition's (epoch, first offset) list."""
+    """Replace leader-epoch-checkpoint, a partition's list of (leader epoch, first offset)."""
     lines = (f"{epoch} {offset}" for epoch, offset in epochs)
     replace_file(fs, directory / LEADER_EPOCH_FILE, encode_lines(lines), durable=durable)
 

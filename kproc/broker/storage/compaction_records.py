@@ -108,7 +108,10 @@ def records_of(
 
 
 def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
-    """Store the keys of all records of a batch, in steps. Records without a key are skipped."""
+    """Store the offset of each record of a batch in `newest`, by the record's key. Yield between steps.
+
+    Skip records without a key.
+    """
     # Store the offset and the tombstone flag in one int, because a tuple would double the memory of each key.
     doubled = 2 * header[BASE_OFFSET]
     try:

@@ -45,7 +45,7 @@ def write_note(fs: Fs, directory: Path) -> None:
 
 
 def remove_note(fs: Fs, directory: Path) -> None:
-    """Remove the note, because the log was written again and synced."""
+    """Remove the file that records a failed sync, because the log was written again and synced."""
     fs.unlink(directory / NOTE_FILE)
 
 

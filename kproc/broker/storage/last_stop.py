@@ -12,7 +12,10 @@ import msgspec
 
 
 class TrustedEnd(NamedTuple):
-    """The end of a log by its dead owner's published row. All batches of the segment before `position` are complete."""
+    """The end of a log, as its owner published it in the partition table before it died.
+
+    All batches before `position` in the segment with the base offset `segment_base` are complete.
+    """
 
     end_offset: int
     segment_base: int

@@ -337,7 +337,7 @@ class LogEndFinder:
         self._remove_from(number + 1)
 
     def _remove_from(self, number: int) -> None:
-        """Remove the segments from `number` on. New records will get their offsets.
+        """Remove the segments from position `number` of the list on. New records will get the offsets of their records.
 
         Rename the files, sync the directory, then unlink them. If this process dies before the sync, the .deleted
         files show its successor that the directory must be synced (finish_interrupted).

@@ -52,7 +52,10 @@ def _mark_of(header: Header) -> BatchMark:
 
 
 def _is_enough(marks: Sequence[BatchMark]) -> bool:
-    """Return True if the marks suffice to detect every retry: BATCHES_KEPT of them, or back to sequence 0."""
+    """Return True if these BatchMarks of a producer are enough to detect every retry of a batch.
+
+    They are enough if there are BATCHES_KEPT of them, or if the oldest one is of the batch with sequence 0.
+    """
     return len(marks) >= BATCHES_KEPT or bool(marks and marks[0][0] == marks[0][2])
 
 

@@ -47,7 +47,7 @@ BatchMark = tuple[int, int, int, int]
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The state of one producer in one partition. `batches` has the marks of its last five batches, newest last."""
+    """The state of one producer in one partition. `batches`: BatchMarks of its last five batches, newest last."""
 
     producer_id: int
     epoch: int
@@ -61,7 +61,7 @@ _entries_of: Final = converter(list[ProducerEntry])
 
 
 def first_offset(mark: BatchMark) -> int:
-    """Return the offset of the first record of a remembered batch."""
+    """Return the offset of the first record of a batch by its BatchMark."""
     return mark[1] - mark[2]
 
 

@@ -127,7 +127,7 @@ def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
 
 
 def _level(codec: Compression | int, config: LogConfig) -> int | None:
-    """Return the topic's level for a codec, or None for the codec's own default."""
+    """Return the topic's compression level for a codec, or None for the codec's own default."""
     levels = {
         Compression.GZIP: config.compression_gzip_level,
         Compression.LZ4: config.compression_lz4_level,
@@ -196,7 +196,7 @@ def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> st
 
 
 def _refusal_of(bad: list[tuple[int, str]], count: int, *, is_misdated: bool) -> KafkaError:
-    """Return the error for a batch with bad records, in Kafka's words.
+    """Return the error for a batch with bad records, with Kafka's message.
 
     bad: (number of the record in the batch, reason) of each bad record that is named. count: the number of all bad
     records. is_misdated: the records have invalid timestamps.

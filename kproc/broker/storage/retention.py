@@ -38,7 +38,7 @@ def expired(segments: Sequence[SegmentInfo], *, now_ms: int, retention_ms: int) 
 
 
 def oversized(segments: Sequence[SegmentInfo], *, retention_bytes: int) -> int:
-    """Return how many of the oldest segments can be deleted so that `retention_bytes` remain. -1 keeps all."""
+    """Return how many of the oldest segments can be deleted so that at least `retention_bytes` remain. -1 keeps all."""
     if retention_bytes < 0:
         return 0
     surplus = sum(segment.size for segment in segments) - retention_bytes

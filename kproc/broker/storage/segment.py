@@ -342,8 +342,8 @@ class LogSegment:
     def write_sealed_mark(self) -> None:
         """Record in a sealed file's attribute that all of it is synced. The caller must have pinned the segment.
 
-        A segment gets no mark if Kafka's cleaner may have left a gap behind its records, because recovery would take
-        the gap for a loss.
+        A segment gets no mark if Kafka's cleaner may have removed its last records, because recovery would take these
+        for lost records.
         """
         if self.is_joined and self.marked_bytes < self.size:
             self.fs.write_synced_mark(self.fd, self.size)
