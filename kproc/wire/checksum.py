@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 else:
 
     def _compiled():
-        """Load and return the compiled module without its package.
+        """Load and return the compiled module of the library `crc32c`, without the library's package.
 
-        If the module has another name, import the package.
+        If the library has no compiled module of the expected name, import the package.
         """
         package = find_spec("crc32c")
         places = package.submodule_search_locations if package is not None else None

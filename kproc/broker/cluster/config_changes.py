@@ -119,7 +119,7 @@ class ConfigChanges:
         return {"responses": _rows_of(resources, errors)}, [] if body["validate_only"] else records
 
     def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
-        """Return (type, name) of the resource. A broker's number is in one form, because Kafka accepts "+1" for "1"."""
+        """Return (type, name) of the resource. A broker's name is normalized, because Kafka accepts "+1" for "1"."""
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind == RESOURCE_BROKER:
             # Ignore the error, because the caller reports it when it handles the resource.

@@ -284,7 +284,7 @@ def decode_record(data: bytes | memoryview) -> Record:
 
 
 def encode_delta(base_version: int, records: Sequence[Record]) -> bytes:
-    """Encode the delta that follows `base_version`, as it is sent to every role."""
+    """Encode the delta that follows `base_version`, as the controller sends it to the Handlers and the cleaner."""
     return _encoder.encode(Delta(base_version, base_version + len(records), tuple(records)))
 
 

@@ -84,10 +84,7 @@ def not_a(kind: Kind) -> str:
 
 
 def kafka_wording(problem: str | None) -> str | None:
-    """Return a check's error in Kafka's wording: "Value must be at least 1".
-
-    Return None for None, which is no error.
-    """
+    """Return the error of a check in Kafka's wording, such as "Value must be at least 1". Return None for None."""
     return f"Value {problem}" if problem and problem.startswith("must") else problem
 
 

@@ -19,7 +19,7 @@ from kproc.common.errors import Corrupt
 
 
 class OtherTopic(Corrupt):
-    """The directory holds records of another topic id, or records without one."""
+    """The directory belongs to another topic id, or it has records but no topic id."""
 
     def __init__(self, message: str, topic_id: bytes | None) -> None:
         super().__init__(message)

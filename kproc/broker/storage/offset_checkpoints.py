@@ -106,11 +106,10 @@ def write_offset_checkpoint(
     names: Mapping[bytes, str],
     unconfirmed: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> None:
-    """Replace an offset checkpoint of Kafka and the file with ids beside it.
+    """Replace one of Kafka's offset checkpoints and the file with topic ids beside it.
 
-    `names` has the name of every topic id in `offsets`.
-
-    `unconfirmed` has entries of Kafka's file that could not be checked yet. They are written to that file again.
+    `names` has the name of every topic id in `offsets`. `unconfirmed` has entries of Kafka's file that could not be
+    checked yet. They are written to that file again.
     """
     path = data_directory / file_name
     # Write the file with ids first, because the broker reads only that one. After a crash Kafka's file is just older.
