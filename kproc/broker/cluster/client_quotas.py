@@ -132,7 +132,8 @@ class ClientQuotas:
     ) -> Iterator[tuple[Entity, Mapping[str, float]] | None]:
         """Yield the entities that match a filter of DescribeClientQuotas, and None for each other entity.
 
-        strict: match only entities that have no type besides those of the filter. Raises KafkaError for an invalid one.
+        strict: match only entities that have no type besides those of the filter. Raises KafkaError for an invalid
+        filter.
         """
         exact, specified = _parse_filter(components)
         return (

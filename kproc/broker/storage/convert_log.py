@@ -105,7 +105,7 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool, dry_r
 
 
 def _write_converted(fs: Fs, target: int, entries: Iterator[tuple[int, bytes]], path: Path) -> int:
-    """Write all entries as batches of format 2, and return the number of records that had an older format."""
+    """Write the messages and batches as batches of format 2. Return how many records had an older format."""
     position = count = 0
     group: list[Record] = []
     group_bytes = 0
