@@ -27,7 +27,7 @@ from kproc.broker.cluster.controller import ControllerState
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
-from kproc.broker.controller.answers import add_change_calls
+from kproc.broker.controller.change_calls import add_change_calls
 from kproc.broker.controller.pending_deletions import PendingDeletions
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime

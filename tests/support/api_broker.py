@@ -15,7 +15,7 @@ from kproc.broker.api.init_producer_id import ProducerIdAllocator
 from kproc.broker.calls.call_links import CallHandlers
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.controller import failure_reply
-from kproc.broker.controller.answers import add_change_calls
+from kproc.broker.controller.change_calls import add_change_calls
 from kproc.broker.request import registry
 from kproc.broker.request.change_log import ChangeLog
 from kproc.broker.request.listing import Listing

@@ -21,7 +21,7 @@ from kproc.broker.api import load_all
 from kproc.broker.calls.call_links import CallHandlers, handle_raw_call
 from kproc.broker.calls.controller_calls import OWN
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.controller.answers import add_change_calls
+from kproc.broker.controller.change_calls import add_change_calls
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions

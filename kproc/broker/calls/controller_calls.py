@@ -2,7 +2,7 @@
 
 CHANGE carries a client's request for a change of the metadata with its decoded fields, as Kafka's Envelope does
 (KIP-590). It names the operation, and ControllerState (cluster/controller.py) has the rules. The other calls are
-kproc's own and have bodies and replies of their own. controller/answers.py handles all of them.
+kproc's own and have bodies and replies of their own. controller/change_calls.py handles all of them.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.cluster.records import BrokerConfigSet, Record
 from kproc.broker.cluster.topic_changes import HELD
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.controller.answers import add_change_calls
+from kproc.broker.controller.change_calls import add_change_calls
 from kproc.broker.controller.control_plane import ControlPlane
-from kproc.broker.controller.leftovers import OrphanedDirectories
+from kproc.broker.controller.orphaned_directories import OrphanedDirectories
 from kproc.broker.controller.pending_deletions import PendingDeletions, created_names
 from kproc.broker.metrics.requests import CONTROLLER_PART
 from kproc.broker.metrics.slab import MetricsRow
@@ -53,8 +53,8 @@ from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import look_up
 from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
+from kproc.broker.storage.counting_fs import count_shortage
 from kproc.broker.storage.fs import StorageFailure
-from kproc.broker.storage.room import count_shortage
 from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox

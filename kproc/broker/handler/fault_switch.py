@@ -20,8 +20,8 @@ from kproc.broker.calls.controller_calls import OwnAnswer
 from kproc.broker.calls.own_operations import FaultOperation
 from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import Services
+from kproc.broker.storage.counting_fs import CountingFs
 from kproc.broker.storage.format import FAULTS_DIRECTORY
-from kproc.broker.storage.room import CountingFs
 
 if TYPE_CHECKING:
     from kproc.broker.faults.control import FaultControl

@@ -62,8 +62,8 @@ from kproc.broker.role.roles import (
 )
 from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
+from kproc.broker.storage.counting_fs import counting
 from kproc.broker.storage.fs import Fs
-from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import broker_time, tls_check
 from kproc.broker.transport.agent import Agent, AgentId, BlockOwner
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kproc.broker.metrics.spec import SLOT
+from kproc.broker.storage.counting_fs import counting
 from kproc.broker.storage.fs import DiskFull
 from kproc.broker.storage.os_fs import OsFs
-from kproc.broker.storage.room import counting
 
 
 class FullFs(OsFs):

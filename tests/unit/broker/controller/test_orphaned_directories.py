@@ -9,7 +9,7 @@ import pytest
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
-from kproc.broker.controller.leftovers import OrphanedDirectories
+from kproc.broker.controller.orphaned_directories import OrphanedDirectories
 from kproc.broker.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
 from kproc.broker.storage.fs import DiskFailed
 from kproc.broker.storage.os_fs import OsFs
