@@ -79,9 +79,7 @@ class CoordinatorReplay:
         position = reported = 0
         while position + HEADER_BYTES <= len(data):
             header = _unpack_header(view, position)
-            base_offset, length, _, _, crc, attributes, last_delta, _, _, producer_id, epoch, _, count = (
-                header
-            )
+            base_offset, length, _, _, crc, attributes, last_delta, _, _, producer_id, *_ = header
             end = position + LOG_OVERHEAD_BYTES + length
             if end > len(data):
                 break
@@ -92,23 +90,7 @@ class CoordinatorReplay:
             if attributes & CONTROL:
                 self._end_transaction(view[position:end], attributes, producer_id)
             else:
-                raw = data[position + HEADER_BYTES : end]
-                # kproc writes these topics uncompressed, as Kafka does by default. Compressed batches come from files
-                # of a Kafka with offsets.topic.compression.codec.
-                if attributes & CODEC_MASK:
-                    raw = decompress(attributes & CODEC_MASK, raw, DECOMPRESSED_BYTES_MAX)
-                if attributes & TRANSACTIONAL and self._has_transactions:
-                    rows = self._latest.of(raw, count)
-                    self._add_pending(rows, base_offset, Producer(producer_id, epoch))
-                elif self._base_key_of is not None:
-                    self._add_with_updates(raw, count, base_offset, self._base_key_of)
-                elif count == 1:
-                    self._add_one(raw, base_offset)
-                else:
-                    rows = self._latest.of(raw, count)
-                    # Updating the dictionary with a whole batch takes a third of the time of a loop over its records.
-                    self._rows.update(rows)
-                    self._bases.update(dict.fromkeys(rows, base_offset))
+                self._add_records(data[position + HEADER_BYTES : end], header)
             self.next_offset = base_offset + last_delta + 1
             position = end
             if position - reported > _PART_BYTES:
@@ -117,6 +99,25 @@ class CoordinatorReplay:
         if not position:
             raise Corrupt(f"the log has no complete batch at offset {self.next_offset}")
         yield (position - reported) // _BYTES_PER_COST
+
+    def _add_records(self, raw: bytes, header: tuple[int, ...]) -> None:
+        """Add the records of a batch with this header. `raw`: its bytes behind the header, as the log has them."""
+        base_offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, count = header
+        # kproc writes these topics uncompressed, as Kafka does by default. Compressed batches come from files of a
+        # Kafka with offsets.topic.compression.codec.
+        if attributes & CODEC_MASK:
+            raw = decompress(attributes & CODEC_MASK, raw, DECOMPRESSED_BYTES_MAX)
+        if attributes & TRANSACTIONAL and self._has_transactions:
+            self._add_pending(self._latest.of(raw, count), base_offset, Producer(producer_id, epoch))
+        elif self._base_key_of is not None:
+            self._add_with_updates(raw, count, base_offset, self._base_key_of)
+        elif count == 1:
+            self._add_one(raw, base_offset)
+        else:
+            rows = self._latest.of(raw, count)
+            # Updating the dictionary with a whole batch takes a third of the time of a loop over its records.
+            self._rows.update(rows)
+            self._bases.update(dict.fromkeys(rows, base_offset))
 
     def _add_one(self, raw: bytes, base_offset: int) -> None:
         """Add a batch that has only one record. This is a frequent case."""

@@ -50,7 +50,7 @@ from kproc.broker.group.migration import (
     downgrade_snapshot,
     upgrade_records,
 )
-from kproc.broker.group.records import encode_group_key, encode_group_value
+from kproc.broker.group.records import GroupSnapshot, encode_group_key, encode_group_value
 from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import shortened
@@ -249,22 +249,7 @@ class ConsumerGroups:
             group.state.epoch.epoch if generation is None else generation,
             self._timing.wall_ms(),
         )
-        records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]
-        records.append((encode_group_key(group_id), encode_group_value(snapshot)))
-        try:
-            self._append_conversion(records, lambda _number: None)
-        except KafkaError as error:
-            # The group remains a consumer group. The next member that leaves causes another attempt.
-            logger.warning(
-                "group %s: cannot write its conversion to a classic group; it stays a consumer group until the next "
-                "member leaves: %s",
-                group_id,
-                error.code.name,
-            )
-            # The epoch did not rise when the last member of the consumer protocol left. Raise it now, so that the
-            # others get the partitions of that member.
-            with suppress(KafkaError):
-                group.raise_epoch()
+        if not self._write_downgrade(group, snapshot):
             return
         classic = self._groups[group_id] = ClassicGroup(group_id, self._classic)
         for _ in classic.restore(snapshot):
@@ -273,6 +258,27 @@ class ConsumerGroups:
         if rebalances:
             classic.rebalance(self._timing.now_ms(), "it became a classic group")
         logger.info("group %s: became a classic group at generation %d", group_id, snapshot.generation)
+
+    def _write_downgrade(self, group: ConsumerGroup, snapshot: GroupSnapshot) -> bool:
+        """Replace the records of a consumer group by that of a classic one. Return False if they were not appended."""
+        records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]
+        records.append((encode_group_key(group.group_id), encode_group_value(snapshot)))
+        try:
+            self._append_conversion(records, lambda _number: None)
+        except KafkaError as error:
+            # The group remains a consumer group. The next member that leaves causes another attempt.
+            logger.warning(
+                "group %s: cannot write its conversion to a classic group; it stays a consumer group until the next "
+                "member leaves: %s",
+                group.group_id,
+                error.code.name,
+            )
+            # The epoch did not rise when the last member of the consumer protocol left. Raise it now, so that the
+            # others get the partitions of that member.
+            with suppress(KafkaError):
+                group.raise_epoch()
+            return False
+        return True
 
     # -- records -----------------------------------------------------------------------------------------------
 

@@ -113,6 +113,11 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
     except KafkaError as error:
         on_code(error.code)
         return
+    _append_to_log(owned, marker, on_code, waits_for_sync=services.config.waits_for_sync)
+
+
+def _append_to_log(owned: OwnedPartition, marker: Marker, on_code: OnCode, *, waits_for_sync: bool) -> None:
+    """Append a marker to the log of a partition that has no coordinator, and respond when it is durable."""
     # KIP-98: from the marker on the records of the transaction are committed or aborted. With acks=all durability the
     # marker stays hidden until its sync, as the records themselves.
     result = owned.log.appender.append_marker(
@@ -121,13 +126,13 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
         marker.coordinator_epoch,
         is_commit=marker.is_commit,
         transaction_version=marker.transaction_version,
-        is_hidden=services.config.waits_for_sync,
+        is_hidden=waits_for_sync,
     )
     if result.error_code:
         on_code(result.error_code)
         return
     owned.after_append()
-    if services.config.waits_for_sync:
+    if waits_for_sync:
         owned.when_synced(result.last_offset + 1, on_code)
     else:
         on_code(ErrorCode.NONE)

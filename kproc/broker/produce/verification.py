@@ -177,15 +177,9 @@ class TransactionalProduce:
             self._queue.enqueue(owned, records, target)
             return
         producer_id, epoch, sequence = _producer_of(records)
-        if producer_id in self._confirmed.get(owned, ()):
-            # A confirmed first batch of this producer is queued but not in the log yet. Append it now, so that the log
-            # can tell whether the transaction is open.
-            self._queue.flush()
-            paused = self._confirmed.get(owned, {}).get(producer_id)
-            if paused is not None and paused.producer.epoch == epoch:
-                # The queue has paused the first batch, so this one follows it, as if both had waited together.
-                self._queue.enqueue(owned, records, target, CONFIRMED)
-                return
+        if self._follows_confirmed(owned, producer_id, epoch):
+            self._queue.enqueue(owned, records, target, CONFIRMED)
+            return
         waiting = self._still_waiting(owned, producer_id, epoch)
         index = owned.key[1]
         # Batches with a newer epoch of this producer id are parked already, so the producer of this batch was fenced.
@@ -230,6 +224,19 @@ class TransactionalProduce:
         waiting = _ParkedBatches(owned, producer, guard, first, adds=adds)
         self._waiting[waiting.key] = waiting
         self._to_verify.append(waiting)
+
+    def _follows_confirmed(self, owned: OwnedPartition, producer_id: int, epoch: int) -> bool:
+        """Return True if a batch of this producer follows its confirmed first batch, which the queue has paused.
+
+        If the first batch is queued without a pause, append it now, so that the log can tell whether the transaction is
+        open.
+        """
+        if producer_id not in self._confirmed.get(owned, ()):
+            return False
+        self._queue.flush()
+        # The queue may have paused the first batch, so that this one follows it, as if both had waited together.
+        paused = self._confirmed.get(owned, {}).get(producer_id)
+        return paused is not None and paused.producer.epoch == epoch
 
     def _still_waiting(self, owned: OwnedPartition, producer_id: int, epoch: int) -> _ParkedBatches | None:
         """Return the producer's parked batches, or None if it has none.

@@ -131,12 +131,7 @@ class StreamsGroup:
             return self._leave(request)
         # Validate the whole request before any record is appended, because a rejected request must not leave records.
         known = admit(self.state, request, self._environment.config.group_streams_max_size)
-        # Kafka validates in this order, too. A request with several errors gets the same error from both.
-        topology = topology_of(self.state, request)
-        configured = self._fitted.fit(topology)
-        reject_unknown_tasks(configured, request.owned)
-        reject_repeated_offsets(request.task_offsets)
-        reject_repeated_offsets(request.task_end_offsets)
+        topology, configured = self._validate(request)
         before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
         owned_before = OwnedTasks() if known is None else known.state.owned
         statuses = [*stale_statuses(self.state.topology, request, before)]
@@ -165,6 +160,16 @@ class StreamsGroup:
         if metadata.endpoint != before.endpoint or (has_moved and metadata.endpoint is not None):
             self._endpoint_epoch += 1
         return self._result(member, request, configured, statuses, has_moved=has_moved)
+
+    def _validate(self, request: StreamsHeartbeat) -> tuple[Topology, ConfiguredTopology]:
+        """Return the group's topology after the request, also as fitted to the topics. Raises KafkaError if invalid."""
+        # Kafka validates in this order, too. A request with several errors gets the same error from both.
+        topology = topology_of(self.state, request)
+        configured = self._fitted.fit(topology)
+        reject_unknown_tasks(configured, request.owned)
+        reject_repeated_offsets(request.task_offsets)
+        reject_repeated_offsets(request.task_end_offsets)
+        return topology, configured
 
     def _result(
         self,

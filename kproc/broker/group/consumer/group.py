@@ -178,18 +178,16 @@ class ConsumerGroup:
             )
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
-        records: list[ConsumerRecord] = []
+        after = self.state.subscriptions
+        replaced = None if known is None or known.member_id == member_id else known
+        records = [] if replaced is None else [*self._successor_records(replaced, member_id)]
+        if updated != before:
+            records.append((self._key(ConsumerRecordType.MEMBER, member_id), updated))
+            after = after.after([] if before is None else [before], [updated])
         expressions: Mapping[str, ExpressionTopics] = self.state.expressions
         if expression and resolved is not None:
             records.append((self._key(ConsumerRecordType.EXPRESSION, expression), resolved))
             expressions = {**expressions, expression: resolved}
-        after = self.state.subscriptions
-        if updated != before:
-            records.insert(0, (self._key(ConsumerRecordType.MEMBER, member_id), updated))
-            after = after.after([] if before is None else [before], [updated])
-        replaced = None if known is None or known.member_id == member_id else known
-        if replaced is not None:
-            records = [*self._successor_records(replaced, member_id), *records]
         has_changed = resolved is not None or self._has_changed(before, updated, after)
         # Append member, expression and group epoch in one batch, as in Kafka. If a crash could separate them, the group
         # could have a member for which no assignment is computed.
