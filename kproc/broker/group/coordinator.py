@@ -397,12 +397,12 @@ class GroupCoordinator:
         """Handle a DeleteGroups for one group: delete it with all its offsets."""
         self._log.flush()
         group = self._groups.get(group_id)
-        # KIP-229: only a group without members can be deleted.
-        refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.delete_refusal()
         if group_id in self._deleting:
-            refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if refusal:
-            on_done(refusal)
+            on_done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        elif group is None:
+            on_done(ErrorCode.GROUP_ID_NOT_FOUND)
+        elif not group.is_empty:
+            on_done(ErrorCode.NON_EMPTY_GROUP)  # KIP-229: only a group without members can be deleted.
         elif isinstance(group, ShareGroup):
             self._deleting[group_id] = on_done
             self.shares.states.delete_group(group, partial(self._finish_share_deletion, group_id))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kproc.broker.coordinator.group_members import get_by_ids, group_is_full, unreleased_instance, wrong_epoch
 from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat, TaskOffsets
 from kproc.broker.streams.reconciliation import StreamsMemberState
@@ -30,39 +31,22 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
     # A static member that returns, and a known member that joins again, are counted in the group already.
     # Rejecting them would shrink a full group with each restart of a client.
     if joins and not is_static and request.member_id not in state.members and len(state.members) >= size_max:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The streams group has reached its maximum capacity of {size_max} members.",
-        )
+        raise group_is_full("streams", size_max)
     if joins:
         _check_instance(state, request)
-    if request.instance_id is not None and (is_static or not joins):
-        member = _static_member(state, request.instance_id, request.member_id, joins=joins)
-    # The member id is the client's own choice (KIP-1082). A known member that joins again was fenced, or its
-    # first response was lost.
-    elif joins:
+        if is_static:
+            return _static_member_of(state, request)
+        # The member id is the client's own choice (KIP-1082). A known member that joins again was fenced, or its
+        # first response was lost.
         return state.members.get(request.member_id)
-    else:
-        member = _member(state, request.member_id)
-    if not joins:
-        _check_epoch(member.state, request)
+    member = get_by_ids(state, request.member_id, request.instance_id)
+    _check_epoch(member.state, request)
     return member
 
 
 def leaving_member(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
     """Return the member that leaves. Raises KafkaError if it is unknown, or if another member has replaced it."""
-    if request.instance_id is None:
-        return _member(state, request.member_id)
-    return _static_member(state, request.instance_id, request.member_id, joins=False)
-
-
-def _member(state: StreamsGroupState, member_id: str) -> StreamsGroupMember:
-    member = state.members.get(member_id)
-    if member is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {state.group_id}."
-        )
-    return member
+    return get_by_ids(state, request.member_id, request.instance_id)
 
 
 def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None:
@@ -84,28 +68,12 @@ def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None
         )
 
 
-def _static_member(
-    state: StreamsGroupState, instance_id: str, member_id: str, *, joins: bool
-) -> StreamsGroupMember:
-    known_id = state.instance_ids.get(instance_id)
-    if known_id is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    known = state.members[known_id]
-    if joins and known.state.epoch != STATIC_LEAVE_EPOCH and known_id != member_id:
-        # Reject the new member: two processes have the same instance id, or the first one died and its session has not
-        # ended yet.
-        raise KafkaError(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
-            f"is owned by {known_id} member.",
-        )
-    # KIP-345: a newer process has replaced this one under the same instance id. The older one must stop,
-    # because both would work on the same tasks.
-    if not joins and known_id != member_id:
-        raise KafkaError(
-            ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
-        )
+def _static_member_of(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
+    """Return the static member that joins again or is replaced. Raises UNRELEASED_INSTANCE_ID if it has not left."""
+    assert request.instance_id is not None
+    known = state.members[state.instance_ids[request.instance_id]]
+    if known.state.epoch != STATIC_LEAVE_EPOCH and known.member_id != request.member_id:
+        raise unreleased_instance(request.instance_id, request.member_id, known.member_id)
     return known
 
 
@@ -119,12 +87,7 @@ def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:
     # given to another one.
     if is_repeated and request.owned is not None and request.owned.is_part_of(state.owned.plain):
         return
-    order = "greater" if request.member_epoch > state.epoch else "smaller"
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The streams group member has a {order} member epoch ({request.member_epoch}) than the one known by the "
-        f"group coordinator ({state.epoch}). The member must abandon all its partitions and rejoin.",
-    )
+    raise wrong_epoch("streams", request.member_epoch, state.epoch)
 
 
 def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology:

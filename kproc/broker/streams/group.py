@@ -459,10 +459,6 @@ class StreamsGroup:
         """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms
 
-    def delete_refusal(self) -> int:
-        """Return the error for a DeleteGroups: NONE or NON_EMPTY_GROUP."""
-        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
-
     def offset_delete_refusal(self) -> int:
         """Return NONE, because OffsetDelete may delete offsets of topics that the application does not read."""
         return ErrorCode.NONE

@@ -301,25 +301,14 @@ class ClassicGroup:
 
     # Deletion and expiry of offsets.
 
-    def delete_refusal(self) -> int:
-        """Return the error for a DeleteGroups: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
-        state = self.state
-        if state.current is GroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NONE if state.current is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
-
     def offset_delete_refusal(self) -> int:
-        """Return the error for an OffsetDelete (KIP-496): NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP.
+        """Return the error for an OffsetDelete (KIP-496): NONE or NON_EMPTY_GROUP.
 
         If the members are consumers (protocol type `consumer`), it is NONE, because offsets of topics without
         subscriptions may be deleted.
         """
-        state = self.state
-        return (
-            ErrorCode.NONE
-            if state.is_consumer_group and state.current is not GroupState.DEAD
-            else self.delete_refusal()
-        )
+        may_delete = self.is_empty or self.state.is_consumer_group
+        return ErrorCode.NONE if may_delete else ErrorCode.NON_EMPTY_GROUP
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return True if a member subscribes to a topic, or if that is unknown.

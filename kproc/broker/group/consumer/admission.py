@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kproc.broker.coordinator.group_members import (
+    get_member,
+    get_static,
+    group_is_full,
+    unreleased_instance,
+    wrong_epoch,
+)
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerHeartbeat
 from kproc.broker.group.consumer.records import MemberMetadata, MemberState, OwnedPartitions
 from kproc.broker.group.consumer.state import ConsumerMember
-from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
@@ -24,10 +30,7 @@ def check_size(member_count: int, config: Config) -> None:
     """Raise GROUP_MAX_SIZE_REACHED if no member can be added to a group of this size."""
     size_max = config.group_consumer_max_size
     if member_count >= size_max:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The consumer group has reached its maximum capacity of {size_max} members.",
-        )
+        raise group_is_full("consumer", size_max)
 
 
 def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
@@ -45,7 +48,7 @@ def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | 
     # (KIP-1082).
     if joins:
         return group.state.members.get(request.member_id)
-    member = group.state.get_member(request.member_id)
+    member = get_member(group.state, request.member_id)
     _check_epoch(member.state, request)
     return member
 
@@ -56,7 +59,7 @@ def _admit_static(
     member_id = group.state.instance_ids.get(instance_id)
     member = None if member_id is None else group.state.members[member_id]
     if request.member_epoch != JOIN_EPOCH:
-        member = group.state.get_static(instance_id, request.member_id)
+        member = get_static(group.state, instance_id, request.member_id)
         _check_epoch(member.state, request)
         return member
     if member is None:
@@ -65,13 +68,8 @@ def _admit_static(
     if member.member_id == request.member_id:
         return member
     if member.classic is None and member.state.epoch != STATIC_LEAVE_EPOCH:
-        # Two processes have the same instance id, or the first one died and its session has not ended yet. A static
-        # member of the classic protocol does not leave when it stops, so it is replaced at once, as in Kafka.
-        raise KafkaError(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
-            f"instance id is owned by {member.member_id} member.",
-        )
+        # A static member of the classic protocol does not leave when it stops, so it is replaced at once, as in Kafka.
+        raise unreleased_instance(instance_id, request.member_id, member.member_id)
     return member
 
 
@@ -117,12 +115,7 @@ def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
     # that was given to another one.
     if is_repeated and request.owned is not None and _is_part(request.owned, state.owned):
         return
-    order = "greater" if request.member_epoch > state.epoch else "smaller"
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {order} member epoch ({request.member_epoch}) than the one known by the "
-        f"group coordinator ({state.epoch}). The member must abandon all its partitions and rejoin.",
-    )
+    raise wrong_epoch("consumer", request.member_epoch, state.epoch)
 
 
 def _is_part(partitions: Assignment, owned: OwnedPartitions) -> bool:

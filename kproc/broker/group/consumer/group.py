@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import (
     REMOVED_AT_ONCE,
     TRY_AGAIN_MS,
@@ -320,7 +321,7 @@ class ConsumerGroup:
     # -- members that leave ------------------------------------------------------------------------------------
 
     def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
-        member = self.state.get_member(request.member_id, request.instance_id)
+        member = get_by_ids(self.state, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             # The member keeps its partitions until it returns or its session ends.
             owned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.state.owned.items()}
@@ -457,10 +458,6 @@ class ConsumerGroup:
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
         """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms
-
-    def delete_refusal(self) -> int:
-        """Return the error for a DeleteGroups: NONE or NON_EMPTY_GROUP."""
-        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def offset_delete_refusal(self) -> int:
         """Return NONE, because OffsetDelete may delete offsets of topics without subscriptions (KIP-496)."""

@@ -34,7 +34,6 @@ from kproc.broker.group.consumer.records import (
     TargetEpoch,
 )
 from kproc.broker.group.consumer.subscriptions import Subscriptions
-from kproc.common.errors import ErrorCode, KafkaError
 
 _NO_TARGET: Final[Assignment] = {}
 # As in Kafka, a group and its target begin at epoch 1. So no target is computed for a first member without a
@@ -126,41 +125,6 @@ class ConsumerGroupState:
             if member.metadata is None:
                 self._set_state(member, MemberState(0))
                 del self.members[member.member_id]
-
-    def get_member(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:
-        """Return the member with this id. If `instance_id` is given, return the static member that has both ids.
-
-        Raises UNKNOWN_MEMBER_ID. For a static member, raises as `get_static` does.
-        """
-        if instance_id is not None:
-            return self.get_static(instance_id, member_id)
-        member = self.members.get(member_id)
-        if member is None:
-            raise self.unknown_member(member_id)
-        return member
-
-    def get_static(self, instance_id: str, member_id: str) -> ConsumerMember:
-        """Return the static member with both ids.
-
-        Raises UNKNOWN_MEMBER_ID if no member has the instance id, and FENCED_INSTANCE_ID if another member has it.
-        """
-        known_id = self.instance_ids.get(instance_id)
-        if known_id is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-        # KIP-345: FENCED_INSTANCE_ID ends the former process of a static member. UNKNOWN_MEMBER_ID would let
-        # it join again, and the two would fence each other by turns.
-        if known_id != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
-            )
-        return self.members[known_id]
-
-    def unknown_member(self, member_id: str) -> KafkaError:
-        """Return the error for a member id that the group does not have."""
-        return KafkaError(
-            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-        )
 
     def can_get_more(self, member: ConsumerMember) -> bool:
         """Return True if a partition of the member's target has no owner now."""

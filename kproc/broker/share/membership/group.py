@@ -19,6 +19,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.coordinator.group_members import get_member, group_is_full
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, UNSETTLED_HEARTBEAT_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
@@ -88,7 +89,7 @@ class ShareGroup:
         Raises KafkaError for a request that is rejected, and if a record could not be appended.
         """
         if request.member_epoch < JOIN_EPOCH:
-            self.remove([self._member(request.member_id)])
+            self.remove([get_member(self.state, request.member_id)])
             return ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         known = self._admit(request)
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
@@ -127,21 +128,10 @@ class ShareGroup:
         member = self.state.members.get(request.member_id)
         size_max = self._environment.config.group_share_max_size
         if member is None and len(self.state.members) >= size_max:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The share group has reached its maximum capacity of {size_max} members.",
-            )
+            raise group_is_full("share", size_max)
         if request.member_epoch != JOIN_EPOCH:
-            member = self._member(request.member_id)
+            member = get_member(self.state, request.member_id)
             _check_epoch(member.state, request.member_epoch)
-        return member
-
-    def _member(self, member_id: str) -> ShareMember:
-        member = self.state.members.get(member_id)
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-            )
         return member
 
     # -- step 1: the member ------------------------------------------------------------------------------------
@@ -412,10 +402,6 @@ class ShareGroup:
         """
         del topic
         return commit_timestamp_ms
-
-    def delete_refusal(self) -> int:
-        """Return the error for a DeleteGroups: NONE or NON_EMPTY_GROUP."""
-        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def record_keys(self) -> list[bytes]:
         """Return the encoded keys of all records of the group."""

@@ -68,16 +68,6 @@ def test_overview(rig: GroupRig) -> None:
 # Deletion and expiration.
 
 
-def test_only_an_empty_group_can_be_deleted(rig: GroupRig) -> None:
-    assert rig.group.delete_refusal() == ErrorCode.NONE
-    members = rig.make_stable()
-    assert rig.group.delete_refusal() == ErrorCode.NON_EMPTY_GROUP
-    rig.leave(*members)
-    assert rig.group.delete_refusal() == ErrorCode.NONE
-    rig.group.kill()
-    assert rig.group.delete_refusal() == ErrorCode.GROUP_ID_NOT_FOUND
-
-
 def test_offset_delete_with_members_needs_consumer_protocol(rig: GroupRig) -> None:
     assert rig.group.offset_delete_refusal() == ErrorCode.NONE
     members = rig.make_stable(protocol_type="connect")
@@ -86,8 +76,6 @@ def test_offset_delete_with_members_needs_consumer_protocol(rig: GroupRig) -> No
     assert rig.group.offset_delete_refusal() == ErrorCode.NONE
     rig.make_stable()
     assert rig.group.offset_delete_refusal() == ErrorCode.NONE
-    rig.group.kill()
-    assert rig.group.offset_delete_refusal() == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_when_offsets_begin_to_expire(rig: GroupRig) -> None:
