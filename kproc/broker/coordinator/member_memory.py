@@ -41,7 +41,7 @@ class SubscriptionContent(NamedTuple):
 
 
 class GroupContent(NamedTuple):
-    """Content that one group, or one member of it, does not share with others. Only its size is known here."""
+    """Content that one group, or one member of it, does not share with others. This object has only its size."""
 
     group_id: str
     member_id: str  # Empty for contents of the group.
@@ -92,7 +92,10 @@ class HeldMemory(Generic[C]):
 
     @property
     def releasable_bytes(self) -> int:
-        """The bytes that stop to count when this object is released. A content that others share is not among them."""
+        """The bytes that no longer count after this object is released.
+
+        A content that other members share still counts.
+        """
         alone = self._shared is not None and self._shared.member_count == 1
         return self._counted.size + (self._shared.size if alone and self._shared is not None else 0)
 
@@ -135,7 +138,7 @@ class MemberMemory:
     def check_room(
         self, *contents: Content, own_bytes: int = 0, replaced: HeldMemory[Any] | None = None
     ) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED unless `has_room`."""
+        """Raise GROUP_MAX_SIZE_REACHED if `has_room` returns False for these arguments."""
         if not self.has_room(*contents, own_bytes=own_bytes, replaced=replaced):
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,

@@ -101,7 +101,10 @@ class RecordedGroups(Generic[S]):
         self._rebalances = 0
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replay the last record of a key. Records of different keys come in any order. Raises Corrupt."""
+        """Replay the last record of a key. Records of different keys come in any order.
+
+        Raises Corrupt if the record cannot be decoded.
+        """
         record_key, content = self.codec.decode(key, value)
         # CoordinatorReplay yields no tombstones, so this is a record of a type whose values are ignored (RecordCodec).
         if content is None:
@@ -112,7 +115,7 @@ class RecordedGroups(Generic[S]):
         state.apply(record_key, content)
 
     def restore_replayed(self) -> Work:
-        """Add the groups that exist after the replay, in steps. Call it once."""
+        """Add the groups that exist after the replay to the coordinator, in steps. Call it once."""
         states, self._states = self._states, {}
         for group_id in list(states):
             state = states.pop(group_id)

@@ -120,12 +120,12 @@ class Timing(msgspec.Struct, frozen=True):
 class Coordinator(Protocol):
     """The rules of one partition. After an unexpected exception, the coordinator is discarded and loaded again.
 
-    A method only starts work on the whole state. The runtime then runs `steps` until that work is done.
+    No method does work on the whole state at once. It adds this work to `steps`, which the runtime runs one by one.
     """
 
     @property
     def steps(self) -> Steps:
-        """The unfinished work on the whole state."""
+        """The work on the whole state that is not done yet."""
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay the last record of a key, or an update (coordinator_replay.py). Raises Corrupt if it cannot be read.

@@ -329,7 +329,7 @@ class GroupCoordinator:
             self.shares.delete_offsets(group_id, request, on_done)
 
     def restore_share_state(self, key: SharePartitionKey, on_code: OnCode) -> None:
-        """Handle an owner's request to create a lost state of a share partition again."""
+        """Handle the request of a log's owner to create the lost state of a share partition again."""
         if key.group_id in self._deleting:
             on_code(ErrorCode.INVALID_REQUEST)
         else:
@@ -351,7 +351,7 @@ class GroupCoordinator:
     # -- offsets -----------------------------------------------------------------------------------------------
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        """Commit or drop the pending offsets of a producer, whose marker is in the log."""
+        """Commit or discard the pending offsets of a producer, because the marker of its transaction is in the log."""
         self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def read(self, read_state: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
@@ -363,7 +363,10 @@ class GroupCoordinator:
         self._log.write(Write([], lambda error: on_done(write_error(error), found)))
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Hide the offsets of deleted topics, and start to remove them and the states of share groups about them."""
+        """Hide the offsets of deleted topics.
+
+        Start to remove these offsets, and the states of the share partitions of these topics.
+        """
         self._log.flush()
         self.offsets.hidden = topics.gone
         self.steps.add(self._removal.remove_deleted(topics.gone))

@@ -118,7 +118,7 @@ def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata,
 
 
 def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:
-    """Return True if a group of these members may become a classic one.
+    """Return True if a consumer group with these members may become a classic group.
 
     All of them must use the classic protocol, and group.max.size and group.consumer.migration.policy must allow it.
     """

@@ -227,7 +227,7 @@ def _read_offset_key(key: bytes) -> OffsetKey:
 # The keys of a group's partitions follow one another. Only a few are cached, because a name can be 32 kB long.
 @lru_cache(maxsize=16)
 def _read_names(names: bytes) -> tuple[str, str]:
-    """Return (group, topic) of an offset's key, given without its last field, the partition."""
+    """Return (group, topic) of an offset's key. `names`: the key without its last field, the partition."""
     group_id, position = _string(read_string, names, INT16.size)
     topic, position = _string(read_string, names, position)
     if position != len(names):

@@ -27,7 +27,7 @@ _TASK_COST: Final = 3
 
 
 class TaskMember(msgspec.Struct, frozen=True):
-    """An assignor's input for one member: its process, its present tasks, and the states that it has restored."""
+    """An assignor's input for one member: its process, its present tasks, and the task states that it has restored."""
 
     process_id: str
     active: TaskSet = frozenset()
@@ -129,7 +129,7 @@ class _Process:
 
 
 class _Plan:
-    """The assignment that is being computed."""
+    """The assignment of tasks that is being computed."""
 
     active_quota: _Quota
     quota: _Quota  # Quota of active and standby tasks together.

@@ -44,7 +44,10 @@ def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
 
 
 def fetch_refusal(state: StreamsGroupState, member_id: str | None, epoch: int) -> int:
-    """Return the error for a fetch of committed offsets, or NONE. An admin client has no member and no epoch."""
+    """Return the error for a fetch of committed offsets, or NONE.
+
+    Admin clients, which have neither member nor epoch, get NONE.
+    """
     if not member_id and epoch < 0:
         return ErrorCode.NONE
     member = state.members.get(member_id or "")

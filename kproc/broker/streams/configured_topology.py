@@ -30,7 +30,7 @@ _NAMES_SHOWN_MAX: Final = 3
 
 
 class ConfiguredSubtopology(msgspec.Struct, frozen=True):
-    """A subtopology for whose internal topics the numbers of partitions are computed."""
+    """A subtopology with its number of tasks. Its internal topics have the numbers of partitions that they need."""
 
     subtopology: Subtopology
     task_count: int
@@ -196,7 +196,7 @@ def _enforce_copartitioning(
 
 
 def _count_of(name: str, decided: Mapping[str, int], counts: PartitionCounts) -> int:
-    """Return the number of partitions that a topic has, or that it shall get."""
+    """Return the number of partitions that a topic has. If it does not exist, return the number that it will get."""
     count = counts(name)
     if count is None:
         count = decided.get(name)
@@ -238,7 +238,7 @@ def _reject_too_many_tasks(subtopologies: Iterable[ConfiguredSubtopology]) -> No
 
 
 def _hash_of(topics: tuple[StreamsTopic, ...]) -> int:
-    """Return a hash of 63 bits, which is the same in all processes."""
+    """Return a hash of the topics with 63 bits. It is the same in all processes."""
     encoded = msgspec.msgpack.encode(topics)
     return int.from_bytes(blake2b(encoded, digest_size=8).digest(), "big") >> 1
 

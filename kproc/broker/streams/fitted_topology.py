@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FittedTopology:
-    """Caches a group's topology as fitted to the existing topics, and the partitions behind its members' endpoints.
+    """Caches a group's topology as fitted to the existing topics, and the partitions of its members' endpoints.
 
     `topics`: the topics of the cluster. `memory` counts the topology.
     """
@@ -57,11 +57,11 @@ class FittedTopology:
         return configured
 
     def discard_endpoints(self) -> None:
-        """Discard the partitions behind the endpoints, because members, their endpoints or tasks have changed."""
+        """Discard the cached partitions of the endpoints, because members, endpoints or tasks have changed."""
         self._endpoints = None
 
     def endpoints_of(self, members: Iterable[StreamsGroupMember]) -> tuple[EndpointPartitions, ...]:
-        """Return the partitions behind the endpoints of the members. `fit` must have been called."""
+        """Return the partitions of each member's tasks by the member's endpoint. `fit` must have been called."""
         if self._endpoints is None:
             assert self.configured is not None
             self._endpoints = endpoint_partitions(members, self.configured, self._topics.count_of)

@@ -233,7 +233,10 @@ class StreamsGroup:
     def _update_member(
         self, known: StreamsGroupMember | None, request: StreamsHeartbeat, topology: Topology
     ) -> StreamsGroupMember:
-        """Store the task offsets that a member reports, in memory only. Return the member, which has records now."""
+        """Store the task offsets that a member reports, in memory only.
+
+        Return the member, whose records are in the log.
+        """
         if known is not None and known.member_id != request.member_id:
             self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]

@@ -29,7 +29,11 @@ _OFFSET_BYTES: Final = 200
 
 
 class StreamsMemory:
-    """Counts the contents of one group. The group and its members hold their counts, which are released with them."""
+    """Counts the contents of one group towards the Handler's limit.
+
+    The group and each member refer to the object that counts their contents. They count until the group or the member
+    is removed.
+    """
 
     __slots__ = ("_contents", "_group_id", "_topology")
 
@@ -45,14 +49,15 @@ class StreamsMemory:
     def count_topology(self, topology: Topology, task_count: int) -> None:
         """Count the group's topology and its tasks.
 
-        Raises GROUP_MAX_SIZE_REACHED if they have grown beyond the limit. Then the former ones count.
+        Raises GROUP_MAX_SIZE_REACHED if they have grown and exceed the limit. The earlier topology and tasks then still
+        count.
         """
         content = self._content_of(topology, task_count)
         self._contents.check_room(content, replaced=self._topology)
         self._topology = self._contents.hold(content)
 
     def check_member(self, member_id: str, known: StreamsGroupMember | None, metadata: StreamsMember) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED if the metadata of a member have grown beyond the limit.
+        """Raise GROUP_MAX_SIZE_REACHED if the metadata of a member have grown and exceed the limit.
 
         `known`: the member as it is now, or the static member that it replaces.
         """

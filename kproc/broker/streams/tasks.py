@@ -40,7 +40,7 @@ class MemberTasks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OwnedTasks(msgspec.Struct, frozen=True):
-    """The tasks that a member owns, with the epoch at which it got each active task.
+    """The tasks that a member owns. For each active task, the epoch at which the member got it.
 
     A member may commit offsets of an active task with that epoch or a later one (commits.py).
     """

@@ -262,7 +262,7 @@ class TransactionCoordinator:
         return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
 
     def _retry_with_id(self, retry: Callable[[int], None], reply: OnGranted) -> None:
-        """Allocate a producer id, then handle the whole request again: the state may have changed meanwhile."""
+        """Allocate a producer id, then handle the whole request again, because the state may have changed meanwhile."""
         on_id = self._log.guarded(retry)
         self._environment.new_producer_id(on_id, lambda error: reply(Granted(_no_id(error))))
 
@@ -441,9 +441,9 @@ class TransactionCoordinator:
         return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None
 
     def overviews(self) -> Iterator[Overview]:
-        """Yield the ids that exist at the call, for ListTransactions.
+        """Yield an overview of each id that exists at the call, for ListTransactions.
 
-        The iterator reads the state of each id as it goes.
+        The iterator reads the state of an id when it comes to that id.
         """
         self._log.flush()
         return (

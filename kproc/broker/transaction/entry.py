@@ -146,12 +146,12 @@ class Entry:
 
     @property
     def is_owing(self) -> bool:
-        """True if a partition has no marker yet."""
+        """True if a partition of the decided transaction does not have its marker yet."""
         return bool(self._unmarked)
 
     @property
     def unmarked(self) -> frozenset[PartitionKey]:
-        """The partitions of a decided transaction that have no marker yet."""
+        """The partitions of a decided transaction that do not have its marker yet."""
         return frozenset(self._unmarked)
 
     @property

@@ -112,6 +112,6 @@ class TransactionExpiry:
 
 
 def _log_error(what: str, code: int) -> None:
-    """Log the error of a write that no request waits for. A later check or sweep tries again."""
+    """Log the error of a write that no request waits for. The next check or sweep tries to write again."""
     if code:
         logger.warning("%s failed, trying again later: %s", what, ErrorCode(code).name)

@@ -130,12 +130,12 @@ class Member:
 
 
 def names_of(protocols: Protocols) -> set[str]:
-    """Return each name once, because a request may repeat one."""
+    """Return the names of protocols. A name that the request repeats is returned once."""
     return {name for name, _ in protocols}
 
 
 def bytes_of(protocols: Protocols) -> int:
-    """Return the bytes of all names and metadata."""
+    """Return the number of bytes of the names and metadata of protocols."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 

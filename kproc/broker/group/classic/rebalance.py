@@ -66,11 +66,11 @@ class ClassicRebalance:
         self._has_newcomer = True
 
     def mark_synced(self, member_id: str) -> None:
-        """Expect no further SyncGroup of a member in this generation."""
+        """Expect no further SyncGroup of this member in the present generation."""
         self._pending_sync.discard(member_id)
 
     def rename(self, old_id: str, member_id: str) -> None:
-        """Expect the SyncGroup of a returned static member under its new id."""
+        """Expect the SyncGroup of a static member that has returned under its new member id."""
         if old_id in self._pending_sync:
             self._pending_sync.remove(old_id)
             self._pending_sync.add(member_id)

@@ -278,7 +278,7 @@ class ClassicState:
         )
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """Return the state for a write to the log, with `assignments` by member id instead of the present ones."""
+        """Return the state for a write to the log. `assignments` (by member id) replace the members' present ones."""
         return GroupSnapshot(
             group_id=self.group_id,
             protocol_type=self.roster.protocol_type or "",

@@ -128,7 +128,10 @@ class ShareGroups:
     # -- start offsets -----------------------------------------------------------------------------------------
 
     def initialized_partitions(self, group_id: str) -> InitializedPartitions:
-        """Return the partitions of a group that have a state. A group that does not exist has none, as in Kafka."""
+        """Return the partitions of a group that have a state in a share coordinator.
+
+        As in Kafka, a group that does not exist has none.
+        """
         group = self.find(group_id)
         topics = {} if group is None else group.state.topics.initialized
         return InitializedPartitions({topic_id: topic.partitions for topic_id, topic in topics.items()})

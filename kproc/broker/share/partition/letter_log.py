@@ -72,7 +72,7 @@ def append_letters(
     source: LetterSource,
     on_answer: OnAnswer,
 ) -> None:
-    """Append a batch to a log of this Handler, and answer when it is as durable as with acks=all."""
+    """Append a batch of dead letters to a log of this Handler. Answer when it is as durable as acks=all promises."""
     if not _is_current(services, source):
         on_answer(_failed(partition.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
         return
@@ -126,15 +126,16 @@ def find_last_letters(
 
 
 def _is_current(services: Services, source: LetterSource) -> bool:
-    """Return True if the sender of a call owns the log of its share partition."""
+    """Return True if the sender of a call still owns the log of the letters' share partition."""
     image = partition_now(services.image, source.topic_id, source.partition)
     return image is not None and image.owner == source.handler
 
 
 def _offsets_in(log: Log, last: int, producer_id: int) -> list[int]:
-    """Return the original records' offsets, which letters have as a header, of the batch that ends at `last`.
+    """Return the offsets of the records whose letters are in the batch that ends at `last`.
 
-    The result is empty if retention or compaction has removed the batch.
+    Each letter has the offset of its record as a header. The result is empty if retention or compaction has removed the
+    batch.
     """
     if last < log.state.start_offset:
         return []

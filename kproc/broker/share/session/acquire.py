@@ -59,7 +59,7 @@ class Acquisition(DelayedOperation):
     """The records that one ShareFetch acquires.
 
     `on_done` gets this object once, with a result for each partition that was tried in `results`. It may be called
-    before `start` returns. The purgatory knows only its deadline, at which it completes with the records that it has.
+    before `start` returns. The purgatory completes it at its deadline, with the records that it has by then.
     """
 
     __slots__ = (

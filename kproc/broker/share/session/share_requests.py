@@ -55,7 +55,7 @@ def _count_parts(topics: Iterable[Fields]) -> int:
 def topic_names(services: Services, keys: Iterable[ShareKey]) -> Iterator[str]:
     """Yield the topic's name of each partition whose topic exists.
 
-    The iterator is lazy, because without an authorizer nobody reads the names.
+    The names are looked up only as they are read, because without an authorizer nobody reads them.
     """
     by_id = services.image.topics_by_id
     return (topic.name for topic_id, _ in keys if (topic := by_id.get(topic_id)) is not None)
