@@ -147,7 +147,7 @@ class _Acquiring:
         shares, key = self._shares, _key(self._body.holder.group_id, part)
         try:
             partition, owned = shares.get(key)
-            shares.add_use(self._body.holder, key)
+            shares.uses.add(self._body.holder, key)
             if partition.error is not None:
                 raise partition.error
             offset = fetch_offset(shares, partition, owned)

@@ -9,7 +9,7 @@ minutes. Changes of a duty cycle are written together at its end, up to 200 shar
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from kproc.broker.peers.share_call import READ_STATE, RESTORE_STATE, WRITE_STATE
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.share.partition.dead_letters import DeadLetterWriter
 from kproc.broker.share.partition.group_settings import ShareSettings, share_settings
+from kproc.broker.share.partition.holder_uses import HolderUses
 from kproc.broker.share.partition.share_counters import ShareCounters
 from kproc.broker.share.partition.share_partition import SharePartition
 from kproc.broker.share.partition.state_calls import StateCalls
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from kproc.broker.cluster.image import PartitionImage
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import Services
-    from kproc.broker.share.partition.messages import ShareHolder
+    from kproc.broker.share.partition.holder_uses import HolderUses
+from kproc.broker.share.partition.messages import ShareHolder
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +76,8 @@ class SharePartitions:
         self._group_configs = group_configs
         # In order of use: the share partition that was not used for the longest time is the first.
         self._by_key: OrderedDict[SharePartitionKey, SharePartition] = OrderedDict()
-        # For each session: the share partitions from which it has acquired records or tried to.
-        self._used: dict[ShareHolder, dict[SharePartitionKey, None]] = {}
-        self._holder_counts: Counter[SharePartitionKey] = Counter()
+        # An owner adds a session's use before the session acquires records.
+        self.uses = HolderUses()
         # For each group: its settings, and the version of the metadata from which they were computed.
         self._settings: dict[str, tuple[int, ShareSettings]] = {}
         self._calls = StateCalls(services)
@@ -143,13 +144,6 @@ class SharePartitions:
         partition.used_ms = self.now_ms()
         self._by_key.move_to_end(key)
         return partition, owned
-
-    def add_use(self, holder: ShareHolder, key: SharePartitionKey) -> None:
-        """Record that a session uses a share partition, before the session acquires records."""
-        used = self._used.setdefault(holder, {})
-        if key not in used:
-            used[key] = None
-            self._holder_counts[key] += 1
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Return a share partition if it is in memory, else None."""
@@ -223,7 +217,7 @@ class SharePartitions:
 
         A group without members can be deleted. A new group with the same name must not find the old group's state.
         """
-        if not (partition.is_dropped or self._holder_counts[partition.key]) and partition.is_idle:
+        if not (partition.is_dropped or self.uses.is_used(partition.key)) and partition.is_idle:
             self._drop(partition)
 
     def _drop(self, partition: SharePartition) -> None:
@@ -250,17 +244,14 @@ class SharePartitions:
 
     def release_home(self, handler: int) -> None:
         """Release the records of all sessions of a Handler that has died or left."""
-        keys: dict[SharePartitionKey, None] = {}
-        for holder in [each for each in self._used if each.home == handler]:
-            keys |= self._remove_uses(holder)
-        self._release(keys, lambda holder: holder.home == handler)
+        self._release(self.uses.pop_home(handler), lambda holder: holder.home == handler)
 
     def release_holder(self, holder: ShareHolder) -> None:
         """Release the records of a closed session.
 
         If it has used many share partitions, this happens in a later duty cycle.
         """
-        if len(self._used.get(holder, ())) > SLOW_PARTS:
+        if self.uses.count(holder) > SLOW_PARTS:
             # 100 clients can disconnect in one duty cycle. A duty cycle runs only one deferred function.
             self._services.owner.purgatory.defer(partial(self.release_now, holder))
         else:
@@ -268,16 +259,7 @@ class SharePartitions:
 
     def release_now(self, holder: ShareHolder) -> None:
         """Release the records of a closed session in this duty cycle."""
-        self._release(self._remove_uses(holder), lambda each: each == holder)
-
-    def _remove_uses(self, holder: ShareHolder) -> dict[SharePartitionKey, None]:
-        """Record that a closed session uses no share partition any more. Return the ones that it has used."""
-        used = self._used.pop(holder, {})
-        for key in used:
-            self._holder_counts[key] -= 1
-            if not self._holder_counts[key]:
-                del self._holder_counts[key]
-        return used
+        self._release(self.uses.pop(holder), lambda each: each == holder)
 
     def _release(self, keys: Iterable[SharePartitionKey], is_closed: Callable[[ShareHolder], bool]) -> None:
         for key in keys:

@@ -124,8 +124,7 @@ def test_share_partition_stays_until_its_last_session_ends(owner: ShareOwner) ->
     assert len(owner.shares) == 1
     owner.release(BOB)
     assert len(owner.shares) == 0
-    assert not owner.shares._used
-    assert not owner.shares._holder_counts
+    assert len(owner.shares.uses) == 0
 
 
 def test_state_with_unknown_record_state_is_an_error(owner: ShareOwner) -> None:
