@@ -82,8 +82,7 @@ class RecordCodec(Generic[T, V]):
             record_type = self._types(INT16.unpack_from(key)[0])
             record_key = self._read_key(record_type, key)
             reader = self._readers.get(record_type)
-            # A tombstone, or a type that Kafka has given up. The record of such a type means nothing any
-            # more.
+            # A tombstone, or a record of a type that Kafka no longer writes, whose value has no meaning any more.
             if value is None or reader is None:
                 return record_key, None
             (version,) = INT16.unpack_from(value)

@@ -202,8 +202,8 @@ class ClassicGroups:
             is_appended = True
 
         records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
-        # Kafka stores the group when the leader's assignment has arrived, before it answers any SyncGroup. A
-        # coordinator that takes over then knows the generation of every member.
+        # Kafka stores the group when the leader's assignment has arrived, before it answers any SyncGroup. The
+        # next coordinator of the group then knows the generation of every member.
         self._log.write(Write(records, on_done, apply))
         # Flush at once, so that the group learns whether its snapshot is in the log. Otherwise it could make a second
         # snapshot from a state that the log never gets.

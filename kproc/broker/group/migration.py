@@ -68,8 +68,8 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
     Raises GROUP_ID_NOT_FOUND if a member does not speak the consumer protocol inside the classic one, or if its
     assignment has data of a custom assignor. These would be lost, and an application such as Kafka Streams needs them.
     """
-    # The generation becomes the epoch of the group and of its members, because classic members go on with it in their
-    # Heartbeats and OffsetCommits until they join again.
+    # The generation becomes the epoch of the group and of its members, because classic members continue to send it in
+    # their Heartbeats and OffsetCommits until they join again.
     group_id, generation = group.group_id, group.generation
 
     def key(record_type: ConsumerRecordType, name: str = "") -> RecordKey:

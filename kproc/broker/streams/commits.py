@@ -31,7 +31,7 @@ def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
     if epoch == member.state.epoch:
         return ErrorCode.NONE
     # A higher epoch cannot come from this coordinator: the log has lost records, or the client is wrong.
-    # Reject it, because nobody can say what the member owned.
+    # Reject it, because the tasks that the member owned at that epoch are unknown.
     if epoch > member.state.epoch or state.topology is None:
         return ErrorCode.STALE_MEMBER_EPOCH
     assigned_at = {**member.state.pending_revocation.active, **member.state.owned.active}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Time in ms for the first join of a new member, as in Kafka (GroupCoordinatorConfig), which has no setting for it.
 # Until its first answer a dynamic client knows no member id and cannot send heartbeats. Without this limit, a client
-# that goes on retrying would leave a member in the group each time.
+# that keeps retrying would leave a member in the group each time.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1_000
 # Limit of all protocol names and metadata in a member's join. A batch of `__consumer_offsets` has at most 1 MiB by
 # default, and the group's record must fit into one.

@@ -115,7 +115,7 @@ class MemberPhase(IntEnum):
     """The state of a member in the reconciliation (Kafka's MemberState)."""
 
     STABLE = 0
-    UNREVOKED = 1  # The member has been told to give up partitions, and has not confirmed it.
+    UNREVOKED = 1  # The member must give up partitions, and has not confirmed that yet.
     UNRELEASED = 2  # Other members still own partitions of its target.
     UNKNOWN = 127  # A state that a newer Kafka has written.
 

@@ -91,8 +91,8 @@ class StoredStates:
         if not isinstance(group, ShareGroup):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         topic = group.state.topics.initialized.get(key.topic_id)
-        # Record 15 does not have this partition as initialized. The owner asks too early, or the group's offsets
-        # were deleted: a state that is created now would bring them back.
+        # Record 15 does not have this partition as initialized. The owner's request comes too early, or the group's
+        # offsets were deleted. A state that is created now would bring them back.
         if topic is None or key.partition not in topic.partitions:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         logger.warning(

@@ -289,7 +289,7 @@ class _Watch(DelayedOperation):
                 return int(offset >= 0)
             committed = partition.settings.is_committed
             return owned.log.read(offset, self._body.bytes_min, committed=committed).bytes
-        # The log is not open yet. This is no error, so the watch goes on.
+        # The log is not open yet. This is no error, so the watch continues.
         except PartitionMoving:
             return 0
         except _FAILURES:

@@ -214,7 +214,7 @@ class SharePartition:
 
     def drop(self) -> None:
         """Fail all changes that are not persisted, because the share partition was removed from the table."""
-        # Set this first: the callbacks below can reach this object again, and must find that it is gone.
+        # Set this first: the callbacks below can call this object again, and must find that it was removed.
         self.is_dropped = True
         self.records = None
         waiting, self._in_flight, self._queued = [*self._in_flight, *self._queued], [], []

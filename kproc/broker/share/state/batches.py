@@ -97,8 +97,8 @@ def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
     ordered = sorted(batches, key=lambda each: each.first)
     borders = sorted({each.first for each in batches} | {each.last + 1 for each in batches})
     merged: list[StateBatch] = []
-    # A heap of the batches that have begun. The first one wins: it has the highest delivery count, and of equal ones
-    # the highest state. A batch that has ended stays in the heap until it is first.
+    # A heap of the batches that begin at or below the present offset. The first one wins: it has the highest delivery
+    # count, and of equal ones the highest state. A batch that has ended stays in the heap until it is the first one.
     begun: list[tuple[int, int, int]] = []
     count = 0
     for start, end in pairwise(borders):

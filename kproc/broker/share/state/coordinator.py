@@ -175,8 +175,8 @@ class ShareCoordinator:
         Raises KafkaError if the request is rejected. Then nothing is written.
         """
         part = self._find(name)
-        # The owner found no state and asked the group's coordinator to restore it. Meanwhile another call has
-        # created it, so its records must not be delivered from the start again.
+        # The owner found no state and requested that the group's coordinator restores it. Meanwhile another call has
+        # created the state, so its records must not be delivered from the start again.
         if part is not None and request.keeps_existing:
             self._log.write(Write([], lambda code: on_code(write_error(code))))
             return
