@@ -185,8 +185,8 @@ def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
         refusal = ErrorCode.CONCURRENT_TRANSACTIONS
     if refusal or current is None:
         return [refusal] * len(request.partitions)
-    # KIP-890: TRANSACTION_ABORTABLE lets the client abort and continue. The partition was never added, so it would never
-    # get a marker, and a batch in it would block read_committed consumers.
+    # KIP-890: TRANSACTION_ABORTABLE lets the client abort and continue. The partition was never added, so it would
+    # never get a marker, and a batch in it would block read_committed consumers.
     known = current.partitions if current.state == State.ONGOING else frozenset()
     return [ErrorCode.NONE if key in known else ErrorCode.TRANSACTION_ABORTABLE for key in request.partitions]
 
