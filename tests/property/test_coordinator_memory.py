@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_log import C, CoordinatorKind, CoordinatorLog
+from kproc.broker.coordinator.memory_limit import MemoryLimit
 from kproc.broker.coordinator.rules import DueOf, Marker, Producer, Timing
 from kproc.broker.group.classic.members import NEVER_MS
 from kproc.broker.group.classic.state import GroupState
@@ -471,7 +472,9 @@ class ShareStates(Scene[ShareCoordinator]):
     """Share partitions whose states change while sweeps delete old records."""
 
     def kind(self) -> CoordinatorKind[ShareCoordinator]:
-        environment = ShareEnvironment(CONFIG, self.timing, lambda _topic_id, _index: True)
+        environment = ShareEnvironment(
+            CONFIG, self.timing, lambda _topic_id, _index: True, MemoryLimit("kproc.share.states.max.bytes", 1 << 30)
+        )
         return CoordinatorKind(
             topic="__share_group_state",
             make=lambda log, _deadlines, _epoch: ShareCoordinator(environment, log),

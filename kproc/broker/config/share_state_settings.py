@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kproc.broker.config.values import INT, at_least, between, setting
+from kproc.broker.config.values import INT, SIZE, at_least, between, setting
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class ShareStateSettings:
     """Settings of the stored states of share partitions: the topic, snapshots, and deletion of old records."""
 
+    kproc_share_states_max_bytes: int = setting(
+        SIZE,
+        64 << 20,
+        "Memory that the states of share partitions may take in a Handler. A state takes 1 KiB, and each range of "
+        "records in flight 150 bytes. Beyond it, share groups get no further partitions.",
+        at_least(1 << 20),
+    )
     share_coordinator_state_topic_num_partitions: int = setting(
         INT, 50, "Number of partitions with which __share_group_state is created.", at_least(1)
     )

@@ -173,7 +173,12 @@ def share_states(
     config: Config, clock: Clock, has_partition: Callable[[bytes, int], bool]
 ) -> CoordinatorKind[ShareCoordinator]:
     """Return the kind of the share coordinators. Each partition of `__share_group_state` has one."""
-    environment = ShareEnvironment(config, _timing(clock), has_partition)
+    environment = ShareEnvironment(
+        config,
+        _timing(clock),
+        has_partition,
+        MemoryLimit("kproc.share.states.max.bytes", config.kproc_share_states_max_bytes),
+    )
     return CoordinatorKind(
         topic=SHARE_STATE_TOPIC,
         make=lambda log, _deadlines, _epoch: ShareCoordinator(environment, log),

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit, bytes_of_texts
 from kproc.broker.coordinator.rules import Code, KnownTopics, OnCode, Producer, Timing, Write, write_error
 from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.share.state.batches import combine, has_too_many
@@ -65,6 +66,11 @@ _STATE_BYTES: Final = 100
 _BATCH_BYTES: Final = 20
 
 
+# The memory of a state without its key, and of one of its batches.
+_STATE_MEMORY: Final = 1 << 10
+_BATCH_MEMORY: Final = 150
+
+
 class ShareEnvironment(NamedTuple):
     """The parts of the broker that the coordinators use."""
 
@@ -72,6 +78,7 @@ class ShareEnvironment(NamedTuple):
     timing: Timing
     # Called with (topic id, index). Returns True if the partition exists.
     has_partition: Callable[[bytes, int], bool]
+    memory: MemoryLimit  # Of the states of all coordinators of a Handler.
 
 
 class _StoredPartition:
@@ -89,6 +96,11 @@ class _StoredPartition:
         self.snapshot_offset = snapshot_offset
         self.updates = 0  # Number of updates since the last snapshot.
         self.has_warned = False  # True after a warning that its snapshot exceeds max.message.bytes.
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the key and the state."""
+        return _STATE_MEMORY + bytes_of_texts(self.key.group_id) + _BATCH_MEMORY * len(self.state.batches)
 
     def follow_snapshot(self, snapshot: Snapshot, offset: int) -> None:
         self.state, self.snapshot_offset, self.updates, self.has_warned = snapshot, offset, 0, False
@@ -114,6 +126,7 @@ class ShareCoordinator:
     def __init__(self, environment: ShareEnvironment, log: CoordinatorLog[Any]) -> None:
         self._environment = environment
         self._log = log
+        self._memory = CountedMemory(environment.memory)
         self._parts: dict[str, _StoredPartition] = {}  # Keyed by `state_key`.
         # The share partitions with a write that is not appended yet.
         self._queued: set[str] = set()
@@ -142,11 +155,25 @@ class ShareCoordinator:
     def _follow(
         self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, offset: int
     ) -> None:
-        """Apply a record of the log to the state of its share partition.
+        """Apply a record of the log to the state of its share partition, and count the memory of the state.
 
         If `content` is None, the record is a tombstone.
         """
         part = self._parts.get(name)
+        before = 0 if part is None else part.memory_bytes
+        self._follow_part(name, part, key, content, offset)
+        part = self._parts.get(name)
+        after = 0 if part is None else part.memory_bytes
+        self._memory.resize(self._memory.size + after - before)
+
+    def _follow_part(
+        self,
+        name: str,
+        part: _StoredPartition | None,
+        key: SharePartitionKey,
+        content: ShareRecordValue | None,
+        offset: int,
+    ) -> None:
         if isinstance(content, Update):
             if part is None:
                 # As in Kafka, an update without a snapshot begins a state. This happens only if another program has
@@ -183,6 +210,10 @@ class ShareCoordinator:
         if part is not None and part.state.state_epoch > request.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         key = self._existing_partition(parse_state_key(name))
+        if part is None and not self._environment.memory.has_room(
+            _STATE_MEMORY + bytes_of_texts(key.group_id)
+        ):
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
         now_ms = self._environment.timing.wall_ms()
         snapshot = Snapshot(
             snapshot_epoch=0 if part is None else part.state.snapshot_epoch + 1,
@@ -430,6 +461,8 @@ class ShareCoordinator:
         """Start no further work. The coordinator runtime appends the queued writes."""
         self._is_over = True
         self.steps.replace_all(iter(()))
+        # Do not wait until the garbage collection finds this object, because the next coordinator can be loaded before.
+        self._memory.resize(0)
 
     def abandon(self) -> None:
         """Resign. The coordinator runtime fails the queued writes."""

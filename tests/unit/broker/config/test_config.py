@@ -220,6 +220,7 @@ REFUSED = [
     ("kproc.group.members.max.bytes", "1048575"),
     ("kproc.group.offsets.max.bytes", "0"),
     ("kproc.transactional.ids.max.bytes", "1"),
+    ("kproc.share.states.max.bytes", "1"),
     ("offsets.topic.num.partitions", "0"),
     ("offsets.topic.replication.factor", "0"),
     ("offsets.topic.segment.bytes", "1000"),

@@ -466,3 +466,27 @@ def test_restarts_change_no_answer(tmp_path: Path, seed: int) -> None:
     assert rigs[0].log.state.start_offset > 0
     for rig in rigs:
         rig.log.close()
+
+
+# ---- the memory of the states ---------------------------------------------------------------------------------
+
+
+def test_new_state_without_room_is_rejected_and_others_go_on(rig: ShareRig) -> None:
+    limit = rig.coordinator._environment.memory
+    assert rig.initialize() == 0
+    one = limit.used_bytes
+    limit.bytes_max = one
+    assert rig.initialize(OTHER) == ErrorCode.POLICY_VIOLATION
+    assert types(rig) == "S"
+    assert rig.write((0, 9, 0, 1), (10, 19, 2, 1)) == 0
+    assert one < limit.used_bytes < 2 * one
+    assert rig.initialize(epoch=1) == 0
+    assert limit.used_bytes == one
+    assert rig.outcome("delete", NAME) == 0
+    assert limit.used_bytes == 0
+    assert rig.initialize(OTHER) == 0
+    used = limit.used_bytes
+    rig.reopen()
+    assert rig.coordinator._environment.memory.used_bytes == used
+    rig.coordinator.resign()
+    assert rig.coordinator._environment.memory.used_bytes == 0
