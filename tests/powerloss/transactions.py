@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
+from kproc.broker.coordinator.memory_limit import MemoryLimit
 from kproc.broker.coordinator.rules import Marker, Producer, Timing
 from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.messages import CommitRequest
@@ -77,6 +78,7 @@ def kind_of(scene: Scene, handler: Handler, services: HandlerServices) -> Coordi
         cluster_version=lambda: TRANSACTION_VERSION,
         new_producer_id=lambda on_id, _: on_id(scene.transactions.new_producer_id()),
         send_markers=partial(send_markers, scene, handler),
+        memory=MemoryLimit("kproc.transactional.ids.max.bytes", 1 << 30),
     )
     return transactions(services)._replace(  # type: ignore[arg-type]
         make=lambda log, deadlines, epoch: TransactionCoordinator(environment, log, deadlines, epoch)

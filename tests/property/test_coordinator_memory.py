@@ -173,6 +173,7 @@ class Transactions(Scene[TransactionCoordinator]):
             lambda: 2,
             lambda on_id, _: on_id(self.next_id()),
             self.send_markers,
+            MemoryLimit("kproc.transactional.ids.max.bytes", 1 << 30),
         )
         return CoordinatorKind(
             topic="__transaction_state",
