@@ -1,7 +1,7 @@
 """BrokerState: snapshots of a broker for tests, and its return to one of them or to the empty state.
 
-The broker copies its data directory for a snapshot. To return to one it ends its roles, replaces the directory and
-starts them again, within the same process and at the same ports. The ready file counts these restores.
+The broker copies its data directory for a snapshot. To return to a snapshot, it ends its roles, replaces the directory
+and starts them again, within the same process and at the same ports. The ready file counts these restores.
 """
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ def encode_slots(slots: Sequence[Slot]) -> list[str]:
 
 
 def chunk_count(text: str) -> int:
-    """Return the number of texts of a decision, by its first text. Raise ClientError if that is of no decision."""
+    """Return the number of texts of a decision, by the first of them. Raise ClientError for any other text."""
     count = text.partition(" ")[0]
     if not count.isdecimal() or not int(count):
         raise ClientError(f"a mark in the committed offsets is not a decision of kproc's sink: {text[:40]!r}")

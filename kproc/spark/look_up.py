@@ -162,8 +162,8 @@ class LookUp:
     ) -> Offsets:
         """Return the end offsets for the option's isolation level.
 
-        A query that was restarted with read_committed can have read beyond an open transaction before. Its end is then
-        `start`, because nothing is lost and nothing is read twice.
+        A query that was restarted with read_committed can have read beyond an open transaction before. Its `start` is
+        then above this end. Return `start`, because nothing is lost and nothing must be read twice.
         """
         ends = self.log_ends(partitions)
         behind = [each for each in partitions if ends[each] < start.get(each, 0)]

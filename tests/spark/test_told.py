@@ -95,7 +95,7 @@ def test_data_loss_of_a_stream_is_a_sentence(spark: SparkSession, bootstrap: str
     ("columns", "options", "sentence", "has_stream"),
     [
         (["cast(id as string) as body"], {}, "Required attribute 'value' not found: the columns are body", True),
-        (["cast(id as string) as value"], {"kafka.acks": "2"}, "kafka.acks is all, -1, 1 or 0, not", False),
+        (["cast(id as string) as value"], {"kafka.acks": "2"}, "kafka.acks must be all, -1, 1 or 0, not", False),
         (["cast(id as string) as value"], NO_BROKER, "kafka.max.block.ms=500", True),
         (["cast(id as string) as value", "7 as partition"], {}, "topic there has no partition 7: it has 1", True),
         (["'v' as value", "cast(null as string) as topic"], {"topic": None}, "null topic present in the", False),
