@@ -181,7 +181,7 @@ def _unknown_rule(rule_id: int) -> InvalidRule:
 
 
 def validate(rule: FaultRule) -> None:
-    """Raise InvalidRule if a rule can never act as it says."""
+    """Raise InvalidRule for a rule that can never act as its fields say."""
     if rule.used_bytes or (rule.free_bytes and rule.action != "fill-disk"):
         raise InvalidRule("free_bytes is only for the action fill-disk, and only the broker sets used_bytes")
     if rule.action in DISK_ACTIONS:
@@ -189,6 +189,27 @@ def validate(rule: FaultRule) -> None:
     for name in (*rule.apis, *rule.ranges):
         if lookup(API_NAMES.get(name, -1)) is None:
             raise InvalidRule(f"unknown API {printable(name)!r}: kproc api shows all, such as Produce")
+    _validate_error(rule)
+    _validate_time(rule)
+    if (rule.action == "advertise") != bool(rule.ranges):
+        raise InvalidRule(
+            "ranges of API versions are only for the action advertise, which needs at least one"
+        )
+    if rule.action == "advertise" and rule.apis != [_API_VERSIONS]:
+        raise InvalidRule(f"advertise changes the answers of {_API_VERSIONS}, so it takes no other API")
+    if rule.times == 0:
+        raise InvalidRule("a rule with times 0 never acts: use 1 at least, or leave it out")
+    _validate_versions(rule)
+    for api_name in rule.apis:
+        if (problem := unmet_condition(rule, API_NAMES[api_name], api_name)) is not None:
+            raise InvalidRule(problem)
+
+
+def _validate_error(rule: FaultRule) -> None:
+    """Raise InvalidRule if the action `fail` has no usable error or API, or if another action has an error.
+
+    Actions on the disk have errors of their own, which `_validate_disk_rule` validates.
+    """
     if rule.action == "fail":
         if rule.error not in ErrorCode.__members__ or rule.error == "NONE":
             raise InvalidRule(
@@ -204,28 +225,25 @@ def validate(rule: FaultRule) -> None:
                 )
     elif rule.error and rule.action not in DISK_ACTIONS:
         raise InvalidRule(f"an error code is only for the action fail, not for {rule.action}")
+
+
+def _validate_time(rule: FaultRule) -> None:
+    """Raise InvalidRule if an action that takes time has none within the limit, or if another action has a time."""
     if rule.action not in _WITH_TIME and rule.ms:
         raise InvalidRule(
             f"a time in ms is only for the actions {', '.join(_WITH_TIME)}, not for {rule.action}"
         )
     if rule.action in _WITH_TIME and not 1 <= rule.ms <= _MS_MAX:
         raise InvalidRule(f"{rule.action} needs a time of 1 to {_MS_MAX:,} ms, not {rule.ms}")
-    if (rule.action == "advertise") != bool(rule.ranges):
-        raise InvalidRule(
-            "ranges of API versions are only for the action advertise, which needs at least one"
-        )
-    if rule.action == "advertise" and rule.apis != [_API_VERSIONS]:
-        raise InvalidRule(f"advertise changes the answers of {_API_VERSIONS}, so it takes no other API")
-    if rule.times == 0:
-        raise InvalidRule("a rule with times 0 never acts: use 1 at least, or leave it out")
+
+
+def _validate_versions(rule: FaultRule) -> None:
+    """Raise InvalidRule for an empty or a too high range of versions, to be matched or to be advertised."""
     for ranged, found in {"versions": rule.versions, **rule.ranges}.items():
         if found is not None and found[0] > found[1]:
             raise InvalidRule(f"{ranged}: the version range {found[0]}-{found[1]} is empty")
         if found is not None and found[1] > _VERSION_MAX:
             raise InvalidRule(f"{ranged}: version {found[1]} exceeds the limit of {_VERSION_MAX}")
-    for api_name in rule.apis:
-        if (problem := unmet_condition(rule, API_NAMES[api_name], api_name)) is not None:
-            raise InvalidRule(problem)
 
 
 def _validate_disk_rule(rule: FaultRule) -> None:
