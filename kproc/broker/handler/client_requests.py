@@ -390,7 +390,8 @@ class ClientRequests:
     def work_large(self) -> int:
         """Run one step of one large request. Then handle the parked requests of connections that are released.
 
-        Called in every duty cycle while there are large requests. Returns the amount of work.
+        Before, close connections whose parked requests take too much memory. Called in every duty cycle while there are
+        large requests. Returns the amount of work.
         """
         self.held.limit_parked_bytes()
         work = self._divided.work()

@@ -306,11 +306,10 @@ def restore_connection(
     state, sock = given.state, given.sock
     assert state is not None
     assert sock is not None
+    # A TLS connection does not migrate, because its session cannot be exported.
     connection = Connection(
         state.id,
-        PlaintextTransport(
-            sock
-        ),  # A TLS connection does not migrate, because the session cannot be exported.
+        PlaintextTransport(sock),
         origin=state.origin,
         counters=counters,
         home=home,
