@@ -58,6 +58,17 @@ void start_counting(const char *unless_in)
     PyEval_SetTrace(on_event, NULL);
 }
 
+/* The frames that are running keep their flags, so counting goes on where it was paused. */
+void pause_counting(void)
+{
+    PyEval_SetTrace(NULL, NULL);
+}
+
+void resume_counting(void)
+{
+    PyEval_SetTrace(on_event, NULL);
+}
+
 long stop_counting(void)
 {
     PyEval_SetTrace(NULL, NULL);

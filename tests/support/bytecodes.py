@@ -44,6 +44,8 @@ def compiled_counter() -> ctypes.PyDLL | None:
         library = ctypes.PyDLL(str(path))
     library.start_counting.argtypes, library.start_counting.restype = [ctypes.c_char_p], None
     library.stop_counting.argtypes, library.stop_counting.restype = [], ctypes.c_long
+    for each in (library.pause_counting, library.resume_counting):
+        each.argtypes, each.restype = [], None
     return library
 
 
