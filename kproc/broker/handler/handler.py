@@ -97,7 +97,7 @@ class Handler(LinkedRole):
         moved = moved or clock
         self._now_ns = moved.now_ns
         self._clients: dict[AgentId, ProcessorPeer] = {}
-        self._serving: list[tuple[Callable[[], bool], ProcessorPeer]] = []
+        self._serving: list[ProcessorPeer] = []  # The Processors whose requests are handled now.
         self._due = DueTime()
         self._syncer = syncer
         parts = HandlerParts(
@@ -256,9 +256,11 @@ class Handler(LinkedRole):
 
     def _due_ms(self, now_ns: int) -> int:
         left_ns = self._due.ns - now_ns
+        longest_ms = self.sleep_ms_max
+        if left_ns > longest_ms * NS_PER_MS:
+            return longest_ms
         if left_ns > 0:
-            left_ms = -(-left_ns // NS_PER_MS)
-            return left_ms if left_ms < self.sleep_ms_max else self.sleep_ms_max
+            return -(-left_ns // NS_PER_MS)
         transfers = self._transfers
         if (
             transfers.deferred.is_opening
@@ -272,9 +274,7 @@ class Handler(LinkedRole):
             return 0
         if requests.resting and requests.held.can_resume():
             return 0
-        due_ms = self._coordinators.due_ms
-        if due_ms > self.sleep_ms_max:
-            due_ms = self.sleep_ms_max
+        due_ms = min(self._coordinators.due_ms, longest_ms)
         left_ns = self._deadlines.first - now_ns
         if left_ns >= due_ms * NS_PER_MS:
             return due_ms
@@ -296,7 +296,7 @@ class Handler(LinkedRole):
         if self._transfers.deferred.is_opening:
             work += self._transfers.deferred.work()
         drain = self._requests.drain
-        for _, client in self._serving:
+        for client in self._serving:
             work += drain(client)
         now_ns = self._now_ns()
         if now_ns >= self._due.ns or self._group_commit.unsynced:
@@ -321,20 +321,7 @@ class Handler(LinkedRole):
         if requests.log is not None:
             due.press()
             requests.log.flush()
-        if self._group_commit.syncing:
-            due.press()
-            work += self._group_commit.finish_round()
-            self._transfers.retire()
-        elif self._transfers.is_retiring:
-            due.press()
-            work += self._transfers.retire()
-        if self._deletions.waiting:
-            due.press()
-            work += self._deletions.step()
-        if self._compaction.swaps:
-            due.press()
-            if not self._group_commit.syncing:
-                work += self._compaction.work()
+        work += self._continue_files()
         if self._deadlines.first <= now_ns:
             work += self._purgatory.expire()
         # Run the coordinators after all requests, because this also computes when they have work next.
@@ -352,21 +339,44 @@ class Handler(LinkedRole):
         if self._group_commit.unsynced:
             due.press()
             self._group_commit.start_round()
+        if due.ns == 0 or self._has_waiting_work():
+            due.ns = 0
+        else:
+            due.ns = min(self._deadlines.first, now_ns + self._coordinators.due_ms * NS_PER_MS)
+        return work
+
+    def _continue_files(self) -> int:
+        """Continue rounds of syncs, transfers, deletions and swaps of compacted segments. Return the amount of work."""
+        due, work = self._due, 0
+        if self._group_commit.syncing:
+            due.press()
+            work += self._group_commit.finish_round()
+            self._transfers.retire()
+        elif self._transfers.is_retiring:
+            due.press()
+            work += self._transfers.retire()
+        if self._deletions.waiting:
+            due.press()
+            work += self._deletions.step()
+        if self._compaction.swaps:
+            due.press()
+            if not self._group_commit.syncing:
+                work += self._compaction.work()
+        return work
+
+    def _has_waiting_work(self) -> bool:
+        """Return True if something that does not call `press` waits for the next duty cycle."""
         # Check the large requests here, because every part of this cycle can make one: a coordinator that has loaded
         # wakes a request for a long list, for example.
-        if (
-            due.ns == 0
-            or requests.large
+        requests = self._requests
+        return bool(
+            requests.large
             or requests.without_room
             or requests.resting
             or self._transfers.deferred.is_opening
             or self._unlinked.waiting
             or self._append_queue.paused
-        ):
-            due.ns = 0
-        else:
-            due.ns = min(self._deadlines.first, now_ns + self._coordinators.due_ms * NS_PER_MS)
-        return work
+        )
 
     # -- other roles -------------------------------------------------------------------------------------------
 
@@ -447,24 +457,31 @@ class Handler(LinkedRole):
         return [client.outbox for client in self._clients.values()]
 
     def _list_links(self) -> None:
-        super()._list_links()
-        clients = self._clients.values()
         # Requests cannot be handled without metadata, or before all peers of the start are attached.
         serves = self._has_image and self._is_linked
-        self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []
+        self._serving = list(self._clients.values()) if serves else []
+        super()._list_links()
+
+    def _other_looks(self) -> list[Callable[[], bool]]:
+        return [client.inbox.is_empty for client in self._serving]
 
     def has_input(self) -> bool:
         if self._unlinked.waiting:
             return True
-        for is_empty, client in self._serving:
-            # Requests are no work before the Processor has read our responses, because `drain` takes none until then
-            # (see next_deadline_ms).
-            if not is_empty() and not client.outbox.has_overflow:
-                return True
-        for is_empty, _ in self._inputs:  # noqa: SIM110
+        for is_empty in self._looks:
             if not is_empty():
-                return True
+                return self._has_input_to_take()
         return False
+
+    def _has_input_to_take(self) -> bool:
+        """Return True if the next duty cycle takes some of the input.
+
+        Requests are no work before the Processor has read our responses, because `drain` takes none until then (see
+        next_deadline_ms).
+        """
+        return any(not is_empty() for is_empty, _ in self._inputs) or any(
+            not client.inbox.is_empty() and not client.outbox.has_overflow for client in self._serving
+        )
 
     def follow_time(self, on_done: Callable[[], None]) -> None:
         """Run all timers and sweeps in the next duty cycle, because a test has moved the broker's time."""

@@ -117,11 +117,11 @@ class _RingEnd:
 class RingProducer(_RingEnd):
     """The writing end of a ring. One per ring, owned by the agent that sends."""
 
-    __slots__ = ("_end", "_published", "_reserved", "_run_end", "_start", "_written")
+    __slots__ = ("_end", "_reserved", "_run_end", "_start", "_written")
 
     def __init__(self, region: Region, offset: int = 0) -> None:
         super().__init__(region, offset)
-        self._published = self._written = int(self._words[_TAIL])
+        self._written = int(self._words[_TAIL])
         # The sequence that we may write up to, by the head as last read.
         self._end = int(self._words[_HEAD]) + self.capacity
         # The value that `commit_run` restores to `_end`, which is 0 while a run is open.
@@ -226,8 +226,10 @@ class RingProducer(_RingEnd):
         need = (length + RECORD_ROUND) & -8
         # A record lies in one piece, because readers get a view of it. If it does not fit before the end of the ring,
         # padding fills the rest.
+        following = start + need
         gap = self.capacity - slot
-        following = start + need if need <= gap else start + gap + need
+        if need > gap:
+            following += gap
         # `_end` is where the consumer's last known head lets us write. Only beyond it is the shared word read again.
         if following > self._end and not self._has_room(following):
             return False
@@ -250,7 +252,7 @@ class RingProducer(_RingEnd):
             fence()
         # One aligned 8-byte store. On x86-64 no reader sees it before the bytes in front of it; WEAKLY_ORDERED covers
         # the others.
-        self._words[_TAIL] = self._published = self._written
+        self._words[_TAIL] = self._written
 
     def free_bytes(self) -> int:
         """Return how many bytes may be written, headers and padding included."""
@@ -260,7 +262,7 @@ class RingProducer(_RingEnd):
 
     def waiting(self, limit: int) -> int:
         """Return how many published records the consumer has not released. Walks over them, up to `limit`."""
-        data, mask, published = self._data, self._mask, self._published
+        data, mask, published = self._data, self._mask, self._words[_TAIL]
         # The producer may read these bytes, even if they are released meanwhile, because only it overwrites them.
         sequence = int(self._words[_HEAD])
         count = 0
@@ -313,9 +315,10 @@ class RingProducer(_RingEnd):
             fence()  # The consumer's reads of the old records must come before our writes over them.
         # The head comes from another process. Outside of these bounds that process is broken, and to write on would
         # destroy records that it has not read.
-        if not self._end - self.capacity <= head <= self._published:
+        tail = self._words[_TAIL]
+        if not self._end - self.capacity <= head <= tail:
             raise FatalError(
-                f"ring is damaged: head {head}, expected {self._end - self.capacity} to {self._published} (the tail)"
+                f"ring is damaged: head {head}, expected {self._end - self.capacity} to {tail} (the tail)"
             )
         self._end = head + self.capacity
         return following <= self._end
@@ -344,30 +347,29 @@ class RingConsumer(_RingEnd):
         if WEAKLY_ORDERED:
             fence()
         data = self._data
-        while True:
-            # Records never wrap, so walk over the published bytes up to the end of the ring.
-            start = slot = sequence & self._mask
-            end = start + tail - sequence
-            if end > self.capacity:
-                end = self.capacity
-            while slot < end:
-                length, kind = _unpack_header(data, slot)
-                begin = slot + RECORD_HEADER_BYTES
-                slot += (length + RECORD_ROUND) & -8
-                # Skip padding, which has kind 0, because it is not a record of the producer.
-                if kind:
-                    batch.append((kind, data[begin : begin + length]))
-                    limit -= 1
-                    if not limit:
-                        break
-            sequence += slot - start
-            # The length comes from another process. A damaged one must not lead beyond the published bytes.
-            if slot > end:
-                self._refuse_record(self._next, tail, sequence - slot + begin - RECORD_HEADER_BYTES)
-            if sequence == tail or not limit:
-                break
-        self._next = sequence
+        # Records never wrap, so walk over the published bytes up to the end of the ring.
+        slot = sequence & self._mask
+        sequence -= slot  # That of slot 0.
+        end = tail - sequence
+        if end > self.capacity:
+            end = self.capacity
+        while slot < end:
+            length, kind = _unpack_header(data, slot)
+            begin = slot + RECORD_HEADER_BYTES
+            slot += (length + RECORD_ROUND) & -8
+            # Skip padding, which has kind 0, because it is not a record of the producer.
+            if kind:
+                batch.append((kind, data[begin : begin + length]))
+                limit -= 1
+                if not limit:
+                    break
+        # The length comes from another process. A damaged one must not lead beyond the published bytes.
+        if slot > end:
+            self._refuse_record(self._next, tail, sequence + begin - RECORD_HEADER_BYTES)
+        self._next = sequence = sequence + slot
         self._lent += batch
+        if limit and sequence != tail:
+            batch += self.poll(limit)  # The records from slot 0 on.
         return batch
 
     def release(self) -> None:
@@ -375,7 +377,7 @@ class RingConsumer(_RingEnd):
         # Release the views before the store, because the producer may overwrite the bytes from then on. A caller that
         # kept a view gets an error instead of another record's bytes.
         _exhaust(map(_release_view, map(_view_of, self._lent)))
-        self._lent.clear()
+        self._lent = []
         if WEAKLY_ORDERED:
             fence()
         self._words[_HEAD] = self._next
@@ -396,5 +398,4 @@ class RingConsumer(_RingEnd):
 
     def is_empty(self) -> bool:
         """Return True if all published records have been polled."""
-        tail: int = self._words[_TAIL]
-        return tail == self._next
+        return self._words[_TAIL] == self._next

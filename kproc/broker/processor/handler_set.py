@@ -135,14 +135,16 @@ class HandlerSet:
 
         If a ring had no room for all of them, its Handler stays in `unpublished`.
         """
-        waiting = list(self.unpublished)
-        self.unpublished.clear()
-        for handler in waiting:
-            notices = handler.notices
-            if notices.is_dirty:
-                notices.flush()  # This publishes the whole ring, including the requests.
-                if notices.is_dirty:
-                    self.unpublished[handler] = None  # Some records did not fit.
+        unpublished = self.unpublished
+        full: list[HandlerPeer] = []
+        for handler in unpublished:
+            if handler.notices.is_dirty:
+                handler.notices.flush()  # This publishes the whole ring, including the requests.
+                if handler.notices.is_dirty:
+                    full.append(handler)  # Some records did not fit.
             else:
                 handler.publish()
                 handler.wake()
+        unpublished.clear()
+        for handler in full:
+            unpublished[handler] = None

@@ -278,9 +278,9 @@ class Processor(Role):
         # Read.
         if events:
             others = self._read_ready(events)
-            work += len(events) - len(others)
+            work += len(events)
             if others:
-                work += self._on_events(others)
+                work += self._on_events(others) - len(others)
         # Publish.
         if handlers.unpublished:
             handlers.publish()

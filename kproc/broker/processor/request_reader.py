@@ -96,10 +96,10 @@ class RequestReader:
         if handler is None:
             return self._read_each(events)
         others: list[Event] = []
-        find, forwarder = self._find, self._forwarder
+        find = self._find
         now_ns = self._state.now_ns
         # A request that may be timed is forwarded by itself, because a run's records carry no FLAG_TIMED.
-        may_run = now_ns < forwarder.next_look_ns
+        may_run = now_ns < self._forwarder.next_look_ns
         data, at, last = _NO_RUN
         requests = bytes_in = 0
         for fd, mask in events:
@@ -145,7 +145,7 @@ class RequestReader:
                 handler.commit_run(at)
                 data, at, last = _NO_RUN
             self._read_alone(connection, came)
-            may_run = now_ns < forwarder.next_look_ns
+            may_run = now_ns < self._forwarder.next_look_ns
         if last >= 0:
             handler.commit_run(at)
         if requests:

@@ -15,7 +15,7 @@ these in one loop, with no call but `send` for each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -181,7 +181,7 @@ class ResponseWriter:
             self._state.make_due()  # Some of the timed answers are not sent completely yet.
 
     def _send_answers(
-        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
+        self, answers: Sequence[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
         """Send whole answers: at once if the connection expects no other one, otherwise at the end of this pass.
 
@@ -190,23 +190,24 @@ class ResponseWriter:
         """
         by_id, counts = self._by_id, self._counts
         now_ns = self._state.now_ns
-        count = size = 0
+        size = 0
+        count = len(answers)
         for connection_id, sequence, frame in answers:
             connection = by_id.get(connection_id)
             if connection is None:
-                continue  # Closed meanwhile.
+                count -= 1  # Closed meanwhile.
+                continue
             if (
                 sequence != connection.next_send
                 or connection.inflight != 1
                 or connection.interest != ACTIVE
                 or (touched and connection in touched)
             ):
-                count += self._enqueue(connection, sequence, SEND, frame, touched)
+                count += self._enqueue(connection, sequence, SEND, frame, touched) - 1
                 continue
             # The connection is ACTIVE, so its `out` is empty and nothing has to be sent before this answer.
             connection.next_send = (sequence + 1) & SEQUENCE_MASK
             connection.inflight = 0
-            count += 1
             try:
                 sent = connection.send(frame)
             except BlockingIOError:

@@ -43,7 +43,7 @@ class LinkedRole(Role):
     """
 
     __slots__ = (
-        "_calls", "_empty_cycles", "_empty_since", "_inputs", "_is_stopping", "_outboxes", "_peers",
+        "_calls", "_empty_cycles", "_empty_since", "_inputs", "_is_stopping", "_looks", "_outboxes", "_peers",
     )  # fmt: skip
 
     def __init__(self, agent_id: AgentId, *, doze: Sleeper, metrics: MetricsRow, clock: Clock) -> None:
@@ -53,6 +53,8 @@ class LinkedRole(Role):
         self._outboxes: list[Outbox] = []
         # For each peer: the function that checks whether its inbox is empty.
         self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []
+        # Functions that check whether an inbox is empty, for every inbox that `has_input` looks into.
+        self._looks: list[Callable[[], bool]] = []
         self._calls = Calls(self.containment)
         self._is_stopping = False
         self._empty_cycles = self._empty_since = 0
@@ -158,9 +160,14 @@ class LinkedRole(Role):
         """Return the outboxes of a subclass that belong to no peer."""
         return []
 
+    def _other_looks(self) -> list[Callable[[], bool]]:
+        """Return `is_empty` of the inboxes of a subclass that belong to no peer."""
+        return []
+
     def _list_links(self) -> None:
         self._outboxes = [peer.outbox for peer in self._peers.values()] + self._other_outboxes()
         self._inputs = [(peer.inbox.is_empty, peer) for peer in self._peers.values()]
+        self._looks = [is_empty for is_empty, _ in self._inputs] + self._other_looks()
 
     def _drain_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:
         """Pass up to 64 records of each peer to `take`, which must keep no view. Return how many in all."""
@@ -178,7 +185,7 @@ class LinkedRole(Role):
     def has_input(self) -> bool:
         """Return True if a link holds input."""
         # A loop instead of any(), because any() over a generator costs 0.2 us more at every sleep.
-        for is_empty, _ in self._inputs:  # noqa: SIM110
+        for is_empty in self._looks:  # noqa: SIM110
             if not is_empty():
                 return True
         return False

@@ -84,7 +84,7 @@ class Outbox:
     def push(self, kind: int, *parts: Buffer) -> None:
         """Enqueue one message. The caller may reuse its buffers when this returns. `flush` sends it."""
         self.is_dirty = True
-        if not self._overflow:
+        if not self.has_overflow:
             try:
                 if self._try_push(kind, *parts):
                     return
@@ -110,14 +110,20 @@ class Outbox:
         """Move queued messages into the ring as far as they fit, publish once, and wake the peer if it sleeps."""
         if not self.is_dirty:
             return
-        overflow = self._overflow
-        while overflow and self._try_push(overflow[0][0], overflow[0][1]):
-            overflow.popleft()
+        if self.has_overflow:
+            self._move_overflow()
         # Publish before waking, because the peer must find the records when it wakes. Do both even if messages
         # overflow, because only the peer's polling frees ring space for them.
         self._sender.publish()
         self._waker.wake()
-        self.is_dirty = self.has_overflow = bool(overflow)
+        self.is_dirty = self.has_overflow
+
+    def _move_overflow(self) -> None:
+        """Move queued messages into the ring as far as they fit."""
+        overflow = self._overflow
+        while overflow and self._try_push(*overflow[0]):
+            overflow.popleft()
+        self.has_overflow = bool(overflow)
 
     def overflow_count(self) -> int:
         return len(self._overflow)
@@ -153,18 +159,20 @@ class Outbox:
 class Inbox:
     """The receiving side of one link: joins chunks into whole messages."""
 
-    __slots__ = ("_partial", "_receiver", "is_empty", "release")
+    __slots__ = ("_partial", "_poll", "_receiver", "is_empty", "release")
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._partial = bytearray()
+        # Methods of the receiver that every pass calls, looked up once.
+        self._poll = receiver.poll
         self.release = receiver.release
         self.is_empty = receiver.is_empty
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]:
         """Return the whole messages of up to `limit` records. The views are valid until `release()`."""
         while True:
-            batch = self._receiver.poll(limit)
+            batch = self._poll(limit)
             # Find a CHUNK among the (kind, view) pairs by a dict of kinds: C code builds and searches it, faster than a
             # loop.
             if not self._partial and CHUNK not in dict(batch):
