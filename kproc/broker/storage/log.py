@@ -47,7 +47,6 @@ from kproc.broker.storage.log_read import LogReader
 from kproc.broker.storage.log_retention import LogRetention
 from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.log_state import LogIdentity, LogState
-from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.recovery import Loaded
 from kproc.broker.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
@@ -64,7 +63,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_STATE_VERSION: Final = 3
+_STATE_VERSION: Final = 4
 # LastStop for the log of a partition that no owner has had before.
 NEVER_STOPPED: Final = LastStop()
 
@@ -232,7 +231,6 @@ class Log:
             "recovery_point": state.recovery_point,
             "high_watermark": state.high_watermark,
             "undecided": list(state.undecided),
-            "bytes_since_snapshot": state.snapshots.bytes_since,
             "flushed_ms": self.durability.flushed_ms,
             "offline": state.offline_reason,
             "epochs": [list(entry) for entry in state.epochs.entries()],
@@ -267,7 +265,7 @@ class Log:
             producers=ProducerTable.from_export(exported["producers"], end_offset),
             end_offset=end_offset, start_offset=exported["start_offset"],
         )  # fmt: skip
-        state.snapshots = ProducerSnapshots(exported["snapshots"], exported["bytes_since_snapshot"])
+        state.snapshots.offsets = list(exported["snapshots"])
         # Hide the records that the former owner hid. Only a log that is offline is transferred with such records,
         # because no sync will confirm them.
         if exported["high_watermark"] < end_offset:

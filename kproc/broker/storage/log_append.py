@@ -401,8 +401,6 @@ class LogAppender:
         # This long function is not divided, because every append would pay for further calls.
         state = self._state
         segment = state.active
-        snapshots = state.snapshots
-        traffic = state.traffic
         views = batches[run.first : len(results)]
         if run.left_out:
             views = [view for number, view in enumerate(views, run.first) if number not in run.left_out]
@@ -422,9 +420,8 @@ class LogAppender:
         except StorageFailure as failure:
             self._undo(run, failure, results)
             return
-        grown_bytes = size - segment.size
-        snapshots.bytes_since += grown_bytes
-        traffic.bytes_in += grown_bytes
+        traffic = state.traffic
+        traffic.bytes_in += size - segment.size
         traffic.records_in += end_offset - state.end_offset
         # _plan() appends the first batch of a segment alone, so the run's largest timestamp is that of the first batch.
         if not segment.size:
@@ -437,7 +434,7 @@ class LogAppender:
         # While records are hidden, only a sync may move the high watermark (LogState.confirm).
         if not state.unconfirmed:
             state.high_watermark = end_offset
-        if len(state.tail.lasts) > BATCHES_KEPT_MAX:
+        if run.tail_count >= BATCHES_KEPT_MAX:
             state.tail.trim()
         if run.pairs:
             segment.append_index_entries(run.pairs, run.times)
@@ -445,12 +442,13 @@ class LogAppender:
             # that.
             state.limits = None
         if run.producers:
+            snapshots = state.snapshots
             snapshots.batches_since += len(run.producers)
             if snapshots.batches_since >= SNAPSHOT_BATCHES:
                 self._producers.trim(PRODUCERS_MAX)
                 if snapshots.batches_since >= len(self._producers):
                     state.write_snapshot()
-        if snapshots.bytes_since >= SNAPSHOT_BYTES:
+        if size - state.snapshots.taken_at_bytes >= SNAPSHOT_BYTES:
             state.write_snapshot()
 
     def _undo(self, run: AppendRun, failure: StorageFailure, results: _Results) -> None:

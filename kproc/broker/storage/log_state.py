@@ -111,7 +111,7 @@ class LogState:
         self.tail = TailCache(end_offset)
         self.epochs = epochs
         self.producers = producers
-        self.snapshots = ProducerSnapshots()
+        self.snapshots = ProducerSnapshots((), taken_at_bytes=self.active.size)
         self.unsynced = UnsyncedFiles()
         # The reason why appends are rejected until the log is opened again.
         self.offline_reason: str | None = None

@@ -16,19 +16,20 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    """The snapshots of one log. The appender counts bytes and batches, and decides when the next one is due."""
+    """The snapshots of one log. The appender decides when the next one is due."""
 
-    __slots__ = ("batches_since", "bytes_since", "offsets")
+    __slots__ = ("batches_since", "offsets", "taken_at_bytes")
 
-    def __init__(self, offsets: Iterable[int] = (), bytes_since: int = 0) -> None:
+    def __init__(self, offsets: Iterable[int], taken_at_bytes: int) -> None:
         self.offsets = list(offsets)  # The offsets of the existing .snapshot files.
-        self.bytes_since = bytes_since
-        self.batches_since = 0
+        # Size of the active segment at the last snapshot. A roll takes one, so both have the same active segment.
+        self.taken_at_bytes = taken_at_bytes
+        self.batches_since = 0  # Batches of idempotent producers since the last snapshot.
 
     def write(self, fs: Fs, directory: Path, producers: ProducerTable, segments: SegmentList) -> None:
         """Write a snapshot of the producers at the log's end. A failure is only logged: recovery replays the log."""
         offset = producers.end_offset
-        self.bytes_since = self.batches_since = 0
+        self.taken_at_bytes, self.batches_since = segments.active.size, 0
         # A snapshot at this offset exists, for example if the log rolls right after a snapshot that was due.
         if offset in self.offsets:
             return

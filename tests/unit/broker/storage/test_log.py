@@ -21,9 +21,9 @@ from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 counted = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions have other bytecodes")
 
-APPEND_MAX = 546  # With the high watermark, which most appends move.
+APPEND_MAX = 506  # With the high watermark, which most appends move.
 APPEND_EACH_MORE_MAX = 171
-APPEND_IDEMPOTENT_MAX = 823
+APPEND_IDEMPOTENT_MAX = 766
 READ_MAX = 232
 READ_COMMITTED_MAX = 239
 
