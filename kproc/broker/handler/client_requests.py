@@ -74,6 +74,8 @@ _SLOW_FETCH_BYTES: Final = 16_384
 _SLOW_BYTES: Final = 65_536
 # Records of one Processor that a Handler handles in one duty cycle.
 _BATCH_MAX: Final = 256
+# After a drain of up to this many records, the next one begins with the smallest batch.
+_SMALL_DRAIN: Final = 2 * BATCH_MIN
 
 
 class ClientRequests:
@@ -228,7 +230,8 @@ class ClientRequests:
         under saturation the fixed cost of a batch counts.
         """
         taken = 0
-        client.had_turn.clear()
+        if client.had_turn:
+            client.had_turn.clear()
         limit = client.first_batch
         inbox, outbox, path_of = client.inbox, client.outbox, client.paths.get
         while True:
@@ -258,10 +261,11 @@ class ClientRequests:
                 self._finish_batch()
             inbox.release()
             outbox.flush()
-            taken += len(batch)
+            count = len(batch)
+            taken += count
             # Stop after this many records, so that the other Processors get their turn.
-            if len(batch) < limit or taken >= _BATCH_MAX:
-                client.first_batch = taken >> 1 if taken > 2 * BATCH_MIN else BATCH_MIN
+            if count < limit or taken >= _BATCH_MAX:
+                client.first_batch = taken >> 1 if taken > _SMALL_DRAIN else BATCH_MIN
                 return taken
             limit *= 2
 

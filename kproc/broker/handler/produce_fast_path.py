@@ -44,6 +44,15 @@ _NO_TAGS: Final = bytes(3)  # Empty tagged fields of partition, topic and reques
 _record_layout: Final = lru_cache(1024)(Struct)
 
 
+class RequestCount:
+    """The number of requests of one API version that fast paths have handled since the last ProduceFastPaths.count."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+
 class ProduceFastPath:
     """Handles repetitions of a connection's last Produce by comparing bytes.
 
@@ -51,7 +60,7 @@ class ProduceFastPath:
     """
 
     __slots__ = (
-        "_counts",
+        "_count",
         "_expected",
         "_log_state",
         "_name",
@@ -77,14 +86,14 @@ class ProduceFastPath:
         destination: Destination,
         prefix: bytes,
         queue: AppendQueue,
-        counts: list[int],
+        count: RequestCount,
     ) -> None:
         owned, target = destination.owned, destination.target
         assert owned is not None
         self.misses = 0
         self._requests = RequestTemplate(request)
         self._queue = queue
-        self._counts = counts
+        self._count = count
         self._version = version = request.api_version
         self.acks = acks = target.acks
         self._owned, self._log_state = owned, owned.log.state
@@ -112,7 +121,7 @@ class ProduceFastPath:
         frame: memoryview,
         destination: Destination,
         queue: AppendQueue,
-        counts: list[int],
+        count: RequestCount,
     ) -> ProduceFastPath | None:
         """Return a fast path learned from a frame that was parsed, or None if its form is unusual.
 
@@ -128,7 +137,7 @@ class ProduceFastPath:
             at = len(frame) - size - _SIZE.size
         if not _START_BYTES < at <= REPEATED_BYTES_MAX:
             return None
-        path = cls(request, destination, bytes(frame[_START_BYTES:at]), queue, counts)
+        path = cls(request, destination, bytes(frame[_START_BYTES:at]), queue, count)
         return path if path._matches(frame) else None
 
     @property
@@ -148,7 +157,7 @@ class ProduceFastPath:
             record[self._records_from : self._records_to],
             RepeatedProduce(self, ids, correlation, self._shared_template),
         )
-        self._counts[self._version] += 1
+        self._count.requests += 1
         if self.misses:
             self.misses -= 1
         return True
@@ -169,7 +178,7 @@ class ProduceFastPath:
         records = frame[self._records_from - _FRAME_AT : self._records_to - _FRAME_AT]
         ids, correlation = _IDS.pack(connection_id, sequence), bytes(frame[4:_START_BYTES])
         self._queue.enqueue(self._owned, records, RepeatedProduce(self, ids, correlation))
-        self._counts[self._version] += 1
+        self._count.requests += 1
         if self.misses:
             self.misses -= 1
         return True
@@ -230,12 +239,12 @@ class ProduceFastPaths:
     def __init__(self, services: Services, queue: AppendQueue, versions: range) -> None:
         self._services = services
         self._queue = queue
-        self._counts = [0] * versions.stop  # Requests since the last call of count(), by API version.
+        self._counts = [RequestCount() for _ in range(versions.stop)]  # By API version.
 
     @property
     def fast_path_count(self) -> int:
         """Number of requests that the fast paths have handled since the last `count`."""
-        return sum(self._counts)
+        return sum(each.requests for each in self._counts)
 
     def learn(
         self, request: HandlerRequest, frame: memoryview, destination: Destination
@@ -244,16 +253,17 @@ class ProduceFastPaths:
 
         `frame` is without its length.
         """
-        return ProduceFastPath.learn(request, frame, destination, self._queue, self._counts)
+        count = self._counts[request.api_version]
+        return ProduceFastPath.learn(request, frame, destination, self._queue, count)
 
     def count(self) -> int:
         """Add the handled requests to the metrics. Return their number and start again at 0."""
         total = 0
         for version, count in enumerate(self._counts):
-            if count:
-                self._services.counts.add(REQUESTS, _PRODUCE, version, count)
-                total += count
-                self._counts[version] = 0
+            if count.requests:
+                self._services.counts.add(REQUESTS, _PRODUCE, version, count.requests)
+                total += count.requests
+                count.requests = 0
         return total
 
 

@@ -74,7 +74,7 @@ class ProduceTemplate:
     partition share a template, see `produce_template`.
     """
 
-    __slots__ = ("after", "before", "bytes", "length", "pack", "pack_frame")
+    __slots__ = ("after", "before", "bytes", "constants", "length", "pack", "pack_frame")
 
     def __init__(self, version: int, name: str | None, topic_id: bytes | None, index: int) -> None:
         # Encode a response with three marker numbers, and cut the frame around them.
@@ -87,6 +87,8 @@ class ProduceTemplate:
         rest = f"{len(self.before)}sqqq{len(self.after)}s"
         record = Struct(f">12s4x4s4s{rest}")
         self.pack, self.bytes = record.pack, record.size
+        # One field, because `respond` reads all of them in every duty cycle.
+        self.constants = self.pack, self.length, self.before, self.after
         self.pack_frame = Struct(f">4si{rest}").pack
 
 
@@ -335,16 +337,14 @@ def respond(
         return
     responses: list[bytes] = []
     template: ProduceTemplate | None = None
-    is_even = True
     for target, result in zip(targets, results, strict=True):
         found = target.template
         if found is None or result.error_code:
             _deliver(owned, target, result, waits=waits_for_sync and target.acks == -1)
             continue
         if found is not template:
-            is_even = template is None or (is_even and template.bytes == found.bytes)
             template = found
-            pack, length, before, after = found.pack, found.length, found.before, found.after
+            pack, length, before, after = found.constants
             push = target.path.outbox.push
         responses.append(
             pack(
@@ -352,7 +352,7 @@ def respond(
                 result.base_offset, result.append_time_ms, result.log_start_offset, after,
             )
         )  # fmt: skip
-    if len(responses) > 1 and is_even:
+    if len(responses) > 1 and len(set(map(len, responses))) == 1:
         for first in range(0, len(responses), _RESPONSES_MAX):
             push(SENDS, b"".join(responses[first : first + _RESPONSES_MAX]))
     else:

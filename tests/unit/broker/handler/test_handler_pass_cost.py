@@ -25,11 +25,11 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 
 PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
-IDLE_MAX = 430
-PRODUCE_MAX = 1755  # Each append moves and publishes the high watermark.
-FETCH_MAX = 1433
+IDLE_MAX = 388
+PRODUCE_MAX = 1663  # Each append moves and publishes the high watermark.
+FETCH_MAX = 1374
 # The Fetch that parks, and the Produce that wakes it: two passes. A request that waits keeps its identity, 9 bytecodes.
-PARKED_MAX = 4250
+PARKED_MAX = 4114
 # As librdkafka makes one: an add, a Produce to each of 3 partitions, an end, all in passes of their own.
 TRANSACTION_MAX = 36_560
 

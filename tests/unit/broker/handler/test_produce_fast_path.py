@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.handler.produce_fast_path import FIRST_VERSION, ProduceFastPath
+from kproc.broker.handler.produce_fast_path import FIRST_VERSION, ProduceFastPath, RequestCount
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import Destination
 from kproc.broker.produce.reply import OneProduce, RepeatedProduce
@@ -54,7 +54,7 @@ def learn(version: int, frame: bytes, size: int = len(RECORDS)) -> ProduceFastPa
     )
     destination = Destination(0, OWNED, size, OneProduce(request, 1, "topic", b"t" * 16))
     queue = cast(AppendQueue, Records())
-    return ProduceFastPath.learn(request, memoryview(frame)[4:], destination, queue, [0] * 14)
+    return ProduceFastPath.learn(request, memoryview(frame)[4:], destination, queue, RequestCount())
 
 
 def path_of(version: int, records: bytes = RECORDS) -> ProduceFastPath:
