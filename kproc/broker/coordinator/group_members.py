@@ -60,7 +60,7 @@ def get_static(group: GroupWithStaticMembers[M], instance_id: str, member_id: st
 
 
 def get_by_ids(group: GroupWithStaticMembers[M], member_id: str, instance_id: str | None) -> M:
-    """Return the member that has both ids, or for None the member with this member id.
+    """Return the member that has both ids. If `instance_id` is None, only the member id counts.
 
     Raises KafkaError as `get_static` or `get_member` does.
     """

@@ -304,8 +304,8 @@ class ClassicGroup:
     def offset_delete_refusal(self) -> int:
         """Return the error for an OffsetDelete (KIP-496): NONE or NON_EMPTY_GROUP.
 
-        If the members are consumers (protocol type `consumer`), it is NONE, because offsets of topics without
-        subscriptions may be deleted.
+        It is NONE for an empty group. If the members are consumers (protocol type `consumer`), it is NONE, too, because
+        offsets of topics without subscriptions may be deleted.
         """
         may_delete = self.is_empty or self.state.is_consumer_group
         return ErrorCode.NONE if may_delete else ErrorCode.NON_EMPTY_GROUP

@@ -128,8 +128,7 @@ def _select(owned: OwnedPartitions, is_wanted: Callable[[bytes, int], bool]) -> 
 def _owns_any(reported: Assignment | None, partitions: OwnedPartitions) -> bool:
     """Return True if the member may still own one of the partitions.
 
-    reported: the partitions that the heartbeat reports as owned. None: the heartbeat reports nothing, so the member may
-    own any.
+    `reported` has the partitions that the heartbeat reports as owned. If it is None, the member may own any.
     """
     if reported is None:
         return True

@@ -256,7 +256,7 @@ class ShareSessions:
         return victims
 
     def close(self, session: ShareSession) -> None:
-        """Close a session. The caller releases its records."""
+        """Close a session. The caller releases the records that the session holds."""
         if session.is_closed:
             return
         session.is_closed = True
