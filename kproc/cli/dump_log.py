@@ -48,7 +48,8 @@ def dump_log(
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Check everything and show only problems. Exit code 1 if there are any."
+            "--verify",
+            help="Check logs, indexes, metadata and checkpoints, and show only problems. Exit code 1 if there are any.",
         ),
     ] = False,
     records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
@@ -80,17 +81,20 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         if path.is_file():
             yield path
         elif path.is_dir():
-            for directory in _partitions(path):
+            for directory in _partitions(path, has_files=lambda each: bool(_segments(each))):
                 yield from _segments(directory)
         else:
             raise Failure(f"{path}: is neither a regular file nor a directory")
 
 
-def _partitions(path: Path) -> list[Path]:
-    """Return a directory if it has segments, or else its subdirectories with segments. Raise a Failure without any."""
-    if _segments(path):
+def _partitions(path: Path, has_files: Callable[[Path], bool]) -> list[Path]:
+    """Return a directory if it has files of a log, or else its subdirectories with such files.
+
+    has_files: tells if a directory has files of a log. Raise a Failure if none has.
+    """
+    if has_files(path):
         return [path]
-    found = sorted(child for child in path.iterdir() if child.is_dir() and _segments(child))
+    found = sorted(child for child in path.iterdir() if child.is_dir() and has_files(child))
     if not found:
         raise Failure(f"{path}: no log files in it, nor in directories below it")
     return found
@@ -248,32 +252,29 @@ def _line_text(shown: Any) -> str:
 
 
 def _verify(paths: list[Path], output: Format) -> None:
-    """Verify every named partition. Print a line with counts for each, and a line for each problem.
+    """Verify every named partition, and the checkpoints of a data directory.
 
-    Raise a Failure if a partition is damaged. A torn tail is a problem, but no damage.
+    Print a line with counts for each partition, and a line for each problem. Raise a Failure if anything is damaged. A
+    torn tail is a problem, but no damage.
     """
-    from kproc.broker.cluster.records import record_error
-    from kproc.broker.storage.format import METADATA_DIRECTORY
-    from kproc.broker.storage.log_dump import verify_partition
+    from kproc.broker.storage.log_dump import verify_checkpoints, verify_partition
     from kproc.broker.storage.os_fs import OsFs
 
     results: list[dict[str, Any]] = []
     for path in paths:
         if not path.is_dir():
             usage_error(f"--verify {path}: expected the directory of a partition, or a data directory")
-        for directory in _partitions(path):
-            # Kafka's metadata log has the same name, other records, and always this file beside them.
-            is_metadata = directory.resolve().name == METADATA_DIRECTORY
-            find_error = record_error if is_metadata and not (directory / "quorum-state").exists() else None
-            batches, records, problems = verify_partition(OsFs(), directory, find_error)
-            results.append(
-                {
-                    "partition": directory.name,
-                    "batches": batches,
-                    "records": records,
-                    "problems": [_problem(problem) for problem in problems],
-                }
-            )
+        partitions = _partitions(path, has_files=lambda each: bool(_segments(each) or _snapshots(each)))
+        for directory in partitions:
+            if _is_metadata(directory):
+                results.append(_result(directory, *_verify_metadata(directory)))
+            else:
+                results.append(_result(directory, *verify_partition(OsFs(), directory)))
+        # A Kafka with ZooKeeper has another version of meta.properties, and no metadata log.
+        if partitions != [path] and any(map(_is_metadata, partitions)):
+            problems = verify_checkpoints(OsFs(), path)
+            if problems:
+                results.append(_result(path, 0, 0, problems))
     if output is Format.JSON:
         print_json(results)
     else:
@@ -283,6 +284,55 @@ def _verify(paths: list[Path], output: Format) -> None:
     ]
     if damaged:
         raise Failure(f"damaged: {', '.join(damaged)}")
+
+
+def _verify_metadata(directory: Path) -> tuple[int, int, list[Problem]]:
+    """Verify the metadata log of kproc or Kafka with its snapshots. Return what verify_partition() returns."""
+    from kproc.broker.cluster.metadata_files import read_snapshot
+    from kproc.broker.cluster.records import record_error
+    from kproc.broker.storage.log_dump import Problem, verify_metadata_snapshot, verify_partition
+    from kproc.broker.storage.os_fs import OsFs
+    from kproc.common.errors import Corrupt
+
+    fs = OsFs()
+    # Kafka's metadata log has the same name, other records, and always this file beside them.
+    is_kafkas = (directory / "quorum-state").exists()
+    if is_kafkas:
+        print_note(f"kproc: {directory} is Kafka's: the CRCs are checked, but not the content of its records")
+    find_error = None if is_kafkas else record_error
+    batches, records, problems = verify_partition(fs, directory, find_error)
+    for path in _snapshots(directory):
+        more_batches, more_records, found = verify_metadata_snapshot(fs, path, find_error)
+        batches, records = batches + more_batches, records + more_records
+        if not found and not is_kafkas:
+            try:
+                read_snapshot(fs.read_file(path) or b"", path)
+            except Corrupt as damage:
+                found.append(Problem(path, str(damage).removeprefix(f"{path}: ")))
+        problems += found
+    return batches, records, problems
+
+
+def _snapshots(directory: Path) -> list[Path]:
+    """Return the snapshots of a metadata log in a directory."""
+    from kproc.broker.cluster.metadata_files import SNAPSHOT_NAME
+
+    return sorted(path for path in directory.glob("*.checkpoint") if SNAPSHOT_NAME.fullmatch(path.name))
+
+
+def _is_metadata(directory: Path) -> bool:
+    from kproc.broker.storage.format import METADATA_DIRECTORY
+
+    return directory.resolve().name == METADATA_DIRECTORY
+
+
+def _result(directory: Path, batches: int, records: int, problems: list[Problem]) -> dict[str, Any]:
+    return {
+        "partition": directory.name or directory.resolve().name,
+        "batches": batches,
+        "records": records,
+        "problems": [_problem(problem) for problem in problems],
+    }
 
 
 def _problem(problem: Problem) -> dict[str, Any]:

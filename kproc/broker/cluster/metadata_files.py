@@ -102,6 +102,26 @@ def records_of(batch: bytes, path: Path) -> list[r.Record]:
         ) from error
 
 
+def read_snapshot(data: bytes, path: Path) -> tuple[list[r.Record], bool]:
+    """Return the records in the bytes of a snapshot, and True if the file says how many it must have.
+
+    Raises Corrupt for a damaged snapshot, and NewerRecord for a record of an unknown kind or layout.
+    """
+    records: list[r.Record] = []
+    end = 0
+    for position, end in batches_in(data):
+        records += records_of(data[position:end], path)
+    # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
+    if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
+        raise Corrupt(f"{path}: damaged at byte {end}; the snapshot was complete when it got its name")
+    # Compare the number of records, because a file that was cut between two batches looks whole.
+    expected = dict(decode_records(data)[0].headers).get(RECORD_COUNT_HEADER)
+    if expected is not None and expected != b"%d" % len(records):
+        count = expected.decode("utf-8", "replace")
+        raise Corrupt(f"{path}: damaged, because it has {len(records)} of {count} records")
+    return records, expected is not None
+
+
 def batches_in(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of each batch from the beginning, up to the first incomplete or damaged one."""
     position = 0

@@ -10,11 +10,9 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_files import (
     LOG_NAME,
-    RECORD_COUNT_HEADER,
     SNAPSHOT_BATCH_RECORDS,
     SNAPSHOT_NAME,
     TEMPORARY_SUFFIX,
@@ -22,12 +20,13 @@ from kproc.broker.cluster.metadata_files import (
     batches_in,
     check_directories,
     has_batch_after,
+    read_snapshot,
     records_of,
     version_in,
 )
 from kproc.broker.storage.fs import Fs
 from kproc.common.errors import Corrupt
-from kproc.wire.record_batch import decode_records, parse_header
+from kproc.wire.record_batch import parse_header
 
 logger = logging.getLogger(__name__)
 
@@ -115,18 +114,8 @@ class MetadataReplay:
         missing.
         """
         data = self._fs.read_file(path) or b""
-        records: list[r.Record] = []
-        end = 0
-        for position, end in batches_in(data):
-            records += records_of(data[position:end], path)
-        # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
-        if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
-            raise Corrupt(f"{path}: damaged at byte {end}; the snapshot was complete when it got its name")
-        # Compare the number of records, because a file that was cut between two batches looks whole.
-        expected = dict(decode_records(data)[0].headers).get(RECORD_COUNT_HEADER)
-        if expected is not None and expected != b"%d" % len(records):
-            raise Corrupt(f"{path}: damaged, because it has {len(records)} of {expected.decode()} records")
-        self.is_uncounted = expected is None
+        records, has_count = read_snapshot(data, path)
+        self.is_uncounted = not has_count
         # A snapshot has fewer records than versions, so its version comes from the file's name, as in KRaft (KIP-630).
         apply_to(self.image, records, version_in(path.name), path)
         return self.is_uncounted and len(records) % SNAPSHOT_BATCH_RECORDS == 0

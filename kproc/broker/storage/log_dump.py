@@ -1,4 +1,4 @@
-"""Reads a partition's files for `kproc dump-log` and checks that they are consistent. Never writes.
+"""Reads the files of logs for `kproc dump-log` and checks that they are consistent. Never writes.
 
 The functions work on directories of a running broker, a stopped one, or Apache Kafka. Files are read as they are now:
 at the end of a running broker's log there may be an incomplete batch, which is not reported as damage.
@@ -7,9 +7,11 @@ at the end of a running broker's log there may be an incomplete batch, which is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kproc.broker.storage import checkpoints, offset_checkpoints
 from kproc.broker.storage.batch_scan import (
     BadBatch,
     describe_old_format,
@@ -153,7 +155,7 @@ def _without_padding(pairs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def verify_partition(
     fs: Fs, directory: Path, find_error: ValueCheck | None = None
 ) -> tuple[int, int, list[Problem]]:
-    """Verify every CRC, record, offset and index entry in a partition's directory.
+    """Verify every CRC, record, offset and index entry in a partition's directory, its topic id and leader epochs.
 
     `find_error` checks the values of data records. Without it every value is valid. Returns (number of batches, number
     of records, problems).
@@ -190,7 +192,63 @@ def verify_partition(
             problems.append(Problem(path, str(error), is_torn_tail=is_torn))
         next_offset = max(next_offset, expected)
         problems += _check_indexes(fs, directory, base, ends)
+    problems += _problems_of(
+        (
+            directory / checkpoints.PARTITION_METADATA_FILE,
+            partial(checkpoints.read_partition_metadata, fs, directory),
+        ),
+        (directory / checkpoints.LEADER_EPOCH_FILE, partial(checkpoints.read_leader_epochs, fs, directory)),
+    )
     return batches, records, problems
+
+
+def verify_metadata_snapshot(
+    fs: Fs, path: Path, find_error: ValueCheck | None = None
+) -> tuple[int, int, list[Problem]]:
+    """Verify every CRC and record in a snapshot of the metadata log of kproc or Kafka.
+
+    Arguments and result are as of verify_partition(). A snapshot has no torn tail, because it gets its name when it is
+    complete.
+    """
+    problems: list[Problem] = []
+    batches = records = expected = 0
+    try:
+        for batch in read_batches(fs, path):
+            batches += 1
+            problems += _check_batch(path, batch, expected, find_error)
+            records += batch.header.record_count
+            expected = batch.header.last_offset + 1
+    except BadBatch as error:
+        problems.append(Problem(path, str(error)))
+    return batches, records, problems
+
+
+def verify_checkpoints(fs: Fs, data_directory: Path) -> list[Problem]:
+    """Verify meta.properties and the offset checkpoints of a data directory. A missing file is no problem."""
+    files: list[tuple[Path, Callable[[], object]]] = [
+        (
+            data_directory / checkpoints.META_PROPERTIES_FILE,
+            partial(checkpoints.read_meta_properties, fs, data_directory),
+        )
+    ]
+    for name in offset_checkpoints.FILES:
+        path = data_directory / name
+        files += [
+            (path, partial(checkpoints.read_offsets, fs, path)),
+            (offset_checkpoints.by_id_path(path), partial(offset_checkpoints.read_offsets_by_id, fs, path)),
+        ]
+    return _problems_of(*files)
+
+
+def _problems_of(*files: tuple[Path, Callable[[], object]]) -> list[Problem]:
+    """Read files by functions that raise Corrupt for a damaged one, and return a problem for each of these."""
+    problems = []
+    for path, read in files:
+        try:
+            read()
+        except Corrupt as damage:
+            problems.append(Problem(path, str(damage).removeprefix(f"{path}: ")))
+    return problems
 
 
 def _old_format(fs: Fs, path: Path, position: int) -> int | None:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 BY_ID_SUFFIX: Final = ".by-id"
 _VERSION: Final = "1"
-_FILES: Final = (
+FILES: Final = (
     checkpoints.RECOVERY_POINT_FILE,
     checkpoints.LOG_START_FILE,
     checkpoints.CLEANER_OFFSET_FILE,
@@ -74,14 +74,13 @@ def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> Offs
     """
     path = data_directory / file_name
     found = OffsetCheckpoint()
-    content = fs.read_file(by_id_path(path))
-    found.has_ids = content is not None
     try:
-        if content is not None:
-            found.by_id = _decode(content, by_id_path(path))
-            found.is_complete = True
+        by_id = read_offsets_by_id(fs, path)
+        if by_id is not None:
+            found.by_id, found.has_ids, found.is_complete = by_id, True, True
     # Go on without the file. No crash damages it, because it is synced before its rename.
     except Corrupt as problem:
+        found.has_ids = True
         logger.warning("checkpoint=ignored %s", problem)
     try:
         found.by_name = checkpoints.read_offsets(fs, path)
@@ -90,9 +89,18 @@ def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> Offs
     return found
 
 
+def read_offsets_by_id(fs: Fs, path: Path) -> dict[PartitionId, int] | None:
+    """Return the entries of the file with topic ids beside a checkpoint file of Kafka, or None if it does not exist.
+
+    `path` is that of Kafka's file. Raises StorageFailure, and Corrupt for a damaged file.
+    """
+    content = fs.read_file(by_id_path(path))
+    return None if content is None else _decode(content, by_id_path(path))
+
+
 def check_readable(fs: Fs, data_directory: Path) -> None:
     """Raise StorageFailure if a checkpoint exists and cannot be read, for lack of rights for instance."""
-    for file_name in _FILES:
+    for file_name in FILES:
         path = data_directory / file_name
         fs.read_file(path)
         fs.read_file(by_id_path(path))
@@ -129,7 +137,7 @@ def discard_offsets(
     `names` has the name of every existing topic id. Raises StorageFailure.
     """
     replaced = {(names[topic_id], index) for topic_id, index in partitions}
-    for file_name in _FILES:
+    for file_name in FILES:
         found = read_offset_checkpoint(fs, data_directory, file_name)
         by_id = {key: at for key, at in found.by_id.items() if key not in partitions and key[0] in names}
         by_name = {entry: at for entry, at in found.by_name.items() if entry not in replaced}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.cluster.records import BrokerConfigSet, ClusterRegistered, encode_record
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
@@ -18,9 +20,13 @@ from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset
 from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.share.state.messages import RecordState, SharePartitionKey, StateBatch
 from kproc.broker.share.state.records import Snapshot, Update, encode_share_record, encode_tombstone
+from kproc.broker.storage import checkpoints
 from kproc.broker.storage.log import LogConfig
+from kproc.broker.storage.offset_checkpoints import FILES, write_offset_checkpoint
+from kproc.broker.storage.os_fs import OsFs
 from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.cli.main import run
+from kproc.common.clock import ManualClock
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
@@ -57,6 +63,81 @@ def test_verify_says_what_is_damaged_and_ends_with_1(directory: Path, capsys) ->
     shown = capsys.readouterr()
     assert shown.err == "kproc: damaged: t-0\n"
     assert f"t-0/{LOG}: batch at position 0" in shown.out
+
+
+@pytest.fixture
+def data(directory: Path) -> Path:
+    """A data directory with the partition, metadata of which a part is in a snapshot, and all checkpoints."""
+    data = directory.parent
+    metadata, image = MetadataLog.open(data, ManualClock(), OsFs())
+    metadata.commit(image, [ClusterRegistered("c")])
+    while not list(metadata_directory(data).glob("*.checkpoint")):
+        metadata.commit(image, [BrokerConfigSet("", "log.retention.ms", "1" * 100_000)])
+        metadata.compact_if_large(image)
+    metadata.commit(image, [BrokerConfigSet("", "log.retention.ms", None)])
+    metadata.close()
+    topic_id = checkpoints.read_partition_metadata(OsFs(), directory)
+    assert topic_id is not None
+    for name in FILES:
+        write_offset_checkpoint(OsFs(), data, name, {(topic_id, 0): 1}, {topic_id: "t"})
+    checkpoints.write_meta_properties(OsFs(), data, checkpoints.MetaProperties("c", 1, "d"))
+    return data
+
+
+def metadata_directory(data: Path) -> Path:
+    return data / "__cluster_metadata-0"
+
+
+def problems_of(data: Path, capsys) -> list[tuple[str, str]]:
+    """Return the partition and the file of each problem that --verify finds. Each problem is one line."""
+    code = run(["dump-log", "--verify", "--format", "json", str(data)])
+    shown = capsys.readouterr()
+    rows = [(each["partition"], row) for each in json.loads(shown.out) for row in each["problems"]]
+    assert code == (1 if rows else 0)
+    assert "\n" not in "".join(row["problem"] for _, row in rows)
+    assert "Traceback" not in shown.err
+    return [(partition, row["file"]) for partition, row in rows]
+
+
+def test_verify_finds_damage_in_each_file_of_a_data_directory(data: Path, capsys) -> None:
+    """Also in a snapshot of the metadata and in the checkpoints, whose damage no log shows."""
+    assert problems_of(data, capsys) == []
+    (snapshot,) = metadata_directory(data).glob("*.checkpoint")
+    own = [data / name for name in (*FILES, *(f"{each}.by-id" for each in FILES), "meta.properties")]
+    in_partition = [data / "t-0" / name for name in ("partition.metadata", "leader-epoch-checkpoint")]
+    for path in (snapshot, *own, *in_partition):
+        content = path.read_bytes()
+        partition = path.parent.name
+        for damaged in (b"\xff" * len(content), content[:-3] + b"\xff\xfe\xfd"):
+            path.write_bytes(damaged)
+            assert problems_of(data, capsys) == [(partition, path.name)], (path, damaged[:40])
+        path.write_bytes(content)
+    assert problems_of(data, capsys) == []
+
+
+def test_verify_finds_a_metadata_snapshot_without_its_end(data: Path, capsys) -> None:
+    """Cut between two batches, it looks whole. And a snapshot is checked if the log beside it is lost."""
+    (snapshot,) = metadata_directory(data).glob("*.checkpoint")
+    for path in metadata_directory(data).glob("*.log"):
+        path.unlink()
+    assert problems_of(data, capsys) == []
+    headers = [("record-count", b"\xff")]
+    first = encode_batch([Record(None, encode_record(ClusterRegistered("c")), headers=headers)])
+    for content in (b"", first):
+        snapshot.write_bytes(content)
+        assert problems_of(data, capsys) == [("__cluster_metadata-0", snapshot.name)]
+
+
+def test_verify_says_that_content_of_kafkas_metadata_is_unchecked(data: Path, capsys) -> None:
+    metadata = metadata_directory(data)
+    (metadata / "quorum-state").touch()
+    (snapshot,) = metadata.glob("*.checkpoint")
+    snapshot.write_bytes(encode_batch([Record(None, b"\1\x0c\0Kafka's")]))
+    assert run(["dump-log", "--verify", str(data)]) == 0
+    note = f"kproc: {metadata} is Kafka's: the CRCs are checked, but not the content of its records\n"
+    assert capsys.readouterr().err == note
+    flip(snapshot, 70)
+    assert problems_of(data, capsys) == [("__cluster_metadata-0", snapshot.name)]
 
 
 def test_records_are_shown_as_json(directory: Path, capsys) -> None:
