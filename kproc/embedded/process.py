@@ -8,7 +8,6 @@ supervisor and does not rely on that.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from typing import Any, Final
 from kproc.broker.config.own_settings import KEEP_FILE
 from kproc.client.errors import ClientError
 from kproc.common.clock import NS_PER_MS, SystemClock
+from kproc.common.json_bytes import parse_json
 from kproc.common.sessions import (
     exit_text,
     kill_process_group,
@@ -332,11 +332,15 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _read_ready(ready_file: Path) -> dict[str, Any] | None:
-    """Return the JSON of the ready file, or None if the file does not exist."""
+    """Return the JSON of the ready file, or None if the file does not exist. Raises BrokerFailed for a damaged file."""
     try:
-        ready: dict[str, Any] = json.loads(ready_file.read_bytes())
+        ready = parse_json(ready_file.read_bytes())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise BrokerFailed(f"{ready_file} is not the ready file of a broker: {error}") from error
+    if not isinstance(ready, dict):
+        raise BrokerFailed(f"{ready_file} is not the ready file of a broker: it is no JSON object")
     return ready
 
 

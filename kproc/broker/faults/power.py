@@ -30,6 +30,7 @@ from kproc.broker.config.own_settings import LOSE_POWER_FILE
 from kproc.broker.storage.format import is_state_directory_name
 from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.os_fs import DIRECTORY_MODE, FILE_MODE, OsFs
+from kproc.common.errors import Corrupt
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
@@ -59,6 +60,7 @@ def prepare_record(config: Config, *, is_restored: bool) -> None:
     """Return log.dirs to the record if the power was lost, and start a record unless one exists.
 
     is_restored: log.dirs was replaced by a snapshot, which counts as synced. Called at each start, before roles run.
+    Raises OSError, and Corrupt if the power was lost and the record is damaged.
     """
     record = SyncRecord(config)
     lose = record.directory / LOSE_POWER_FILE
@@ -158,14 +160,18 @@ class SyncRecord:
                 (self._contents / link.name).unlink(missing_ok=True)
 
     def restore_files(self) -> None:
-        """Replace the entries of log.dirs by those of the record. A file that was never synced becomes empty."""
+        """Replace the entries of log.dirs by those of the record. A file that was never synced becomes empty.
+
+        Raises Corrupt before it changes anything if the record is damaged.
+        """
+        entries = self._read_names()
         for path in self._data.iterdir():
             if path.is_dir() and not path.is_symlink():
                 if is_state_directory_name(path.name):
                     shutil.rmtree(path)
             elif not path.name.startswith("."):
                 path.unlink()
-        for entry in _decode_entries(self._names.read_bytes()):
+        for entry in entries:
             path, content = self._data / entry.path, self._contents / str(entry.inode)
             if entry.is_directory:
                 path.mkdir(DIRECTORY_MODE)
@@ -173,6 +179,16 @@ class SyncRecord:
                 shutil.copy2(content, path)
             else:
                 path.touch(FILE_MODE)
+
+    def _read_names(self) -> list[_NamedFile]:
+        try:
+            return _decode_entries(self._names.read_bytes())
+        # msgspec raises UnicodeDecodeError, which is no MsgspecError, for a string that is not UTF-8.
+        except (msgspec.DecodeError, UnicodeDecodeError) as damage:
+            raise Corrupt(
+                f"{self._names}: the record of synced files is damaged ({damage}); remove {self.directory} to start "
+                "with the present data"
+            ) from damage
 
 
 class RecordingFs:

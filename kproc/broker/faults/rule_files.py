@@ -83,7 +83,8 @@ class RuleFiles:
         """Return the id of the connection with which each rule ends, by the rule's id."""
         found = {}
         for rule_id in self.ids():
-            with suppress(FileNotFoundError):
+            # A rule whose lease is damaged ends like a rule without one: by its removal, or with the broker.
+            with suppress(FileNotFoundError, ValueError):
                 found[rule_id] = int((self._path / f"{rule_id}{_LEASE_SUFFIX}").read_text())
         return found
 

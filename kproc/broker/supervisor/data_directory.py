@@ -75,6 +75,9 @@ class DataDirectory:
             raise FatalError(
                 f"log.dirs: cannot restore a snapshot or prepare the record of syncs in {self.path}: {error}"
             ) from error
+        except Corrupt as damage:
+            self.close()
+            raise FatalError(str(damage)) from damage
         try:
             # Partitions of an interrupted import that was completed here.
             self.imported = complete_import(self._fs, self.path)

@@ -23,6 +23,7 @@ from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_lis
 from kproc.broker.config.values import HIDDEN, Secret, show, wire_text
 from kproc.broker.role.control_requests import OnReply
 from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
+from kproc.common.json_bytes import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Reloader:
         if content is None:
             return
         try:
-            former: Any = json.loads(content)
+            former: Any = parse_json(content)
         except ValueError:
             # A power loss has damaged the note. Its changes were not applied, because the note is written before the
             # change.

@@ -2,7 +2,8 @@
 
 Creating files and directories takes most of the time of a copy. Therefore a snapshot is one packed file instead of
 hundreds, and a restore overwrites existing files, also those of spare directories (spare_directories.py). The packed
-file has the contents of all files one after the other, then an index in JSON, then the length of the index (8 bytes).
+file has the contents of all files one after the other, then an index in JSON, then the length of the index (8 bytes)
+and its CRC-32 (4 bytes).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import stat
 import struct
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -19,8 +21,9 @@ from typing import Final
 import msgspec
 
 from kproc.broker.supervisor.spare_directories import SpareDirectories, delete_entry
+from kproc.common.errors import Corrupt
 
-_LENGTH: Final = struct.Struct("<Q")
+_TRAILER: Final = struct.Struct("<QI")
 # Errors of copy_file_range(2) on file systems that do not support it.
 _NOT_SUPPORTED: Final = (errno.ENOTSUP, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 _MODE: Final = 0o600
@@ -71,7 +74,7 @@ def pack(source: Path, names: Iterable[str], target: Path) -> None:
             finally:
                 os.close(fd)
         encoded = msgspec.json.encode(index)
-        _write(writer, encoded + _LENGTH.pack(len(encoded)))
+        _write(writer, encoded + _TRAILER.pack(len(encoded), zlib.crc32(encoded)))
     finally:
         os.close(writer)
 
@@ -113,10 +116,12 @@ def unpack(packed: Path, target: Path, replaced: Iterable[str], spare: SpareDire
 
     replaced: the names of the present entries. Those that the packed file does not have are removed.
     spare: keeps removed directories, and provides directories to overwrite.
+
+    Raises Corrupt before it changes anything if the index of the packed file is damaged.
     """
     reader = os.open(packed, _READ)
     try:
-        index = _read_index(reader)
+        index = _read_index(reader, packed)
         kept = {each.name or each.files[0].name for each in index}
         spare.keep_or_delete([target / name for name in replaced if name not in kept])
         # Unpack in the order of the index, because the contents are read one after the other.
@@ -126,10 +131,26 @@ def unpack(packed: Path, target: Path, replaced: Iterable[str], spare: SpareDire
         os.close(reader)
 
 
-def _read_index(reader: int) -> list[_PackedDirectory]:
-    end = os.fstat(reader).st_size - _LENGTH.size
-    (length,) = _LENGTH.unpack(os.pread(reader, _LENGTH.size, end))
-    return _decode_index(os.pread(reader, length, end - length))
+def check_index(packed: Path) -> None:
+    """Raise Corrupt if the index of a packed file is damaged, so that the file cannot be unpacked."""
+    reader = os.open(packed, _READ)
+    try:
+        _read_index(reader, packed)
+    finally:
+        os.close(reader)
+
+
+def _read_index(reader: int, packed: Path) -> list[_PackedDirectory]:
+    """Return the index of an open packed file. `packed` is its path, which the message of Corrupt names."""
+    end = os.fstat(reader).st_size - _TRAILER.size
+    encoded, checksum = b"", 0
+    if end > 0:
+        length, checksum = _TRAILER.unpack(os.pread(reader, _TRAILER.size, end))
+        encoded = os.pread(reader, length, end - length) if length <= end else b""
+    # An index is never empty. The check matters for a file of zeros, because the CRC-32 of no bytes is 0.
+    if not encoded or zlib.crc32(encoded) != checksum:
+        raise Corrupt(f"{packed}: the snapshot is damaged")
+    return _decode_index(encoded)
 
 
 def _unpack_directory(reader: int, directory: _PackedDirectory, path: Path, spare: SpareDirectories) -> None:

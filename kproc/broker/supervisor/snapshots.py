@@ -36,8 +36,9 @@ from kproc.broker.storage.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from kproc.broker.storage.format import DELETE_DIRECTORY_SUFFIX, is_state_directory_name
-from kproc.broker.supervisor.snapshot_file import pack, unpack
+from kproc.broker.supervisor.snapshot_file import check_index, pack, unpack
 from kproc.broker.supervisor.spare_directories import SpareDirectories
+from kproc.common.errors import Corrupt
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,9 @@ class Snapshots:
         part.unlink(missing_ok=True)
         try:
             if name is not None:
-                _link_or_copy(self._existing(name), part)
+                existing = self._existing(name)
+                _reject_damaged(existing)
+                _link_or_copy(existing, part)
             else:
                 # Keep meta.properties with the cluster id, because clients reject a broker whose cluster id has
                 # changed.
@@ -150,7 +153,7 @@ class Snapshots:
 def complete_restore(data: Path) -> bool:
     """Complete a prepared restore: replace the state by that of the snapshot. Return True if one was prepared.
 
-    Called at each start, before anything reads the data directory. Raises OSError.
+    Called at each start, before anything reads the data directory. Raises OSError, and Corrupt for a damaged snapshot.
     """
     (data / _PART).unlink(missing_ok=True)
     restore = data / _RESTORE
@@ -160,7 +163,10 @@ def complete_restore(data: Path) -> bool:
     # the restored logs need a recovery.
     (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     (data / SNAPSHOTS_DIRECTORY).mkdir(_MODE, exist_ok=True)
-    unpack(restore, data, _state_names(data), SpareDirectories(data / SNAPSHOTS_DIRECTORY / _SPARE))
+    try:
+        unpack(restore, data, _state_names(data), SpareDirectories(data / SNAPSHOTS_DIRECTORY / _SPARE))
+    except Corrupt as damage:
+        raise Corrupt(f"{damage}; remove the file to start with the present data") from damage
     # Remove the link last, so that a broker that is killed while it unpacks begins again at its next start.
     restore.unlink()
     return True
@@ -186,6 +192,14 @@ def _state_names(directory: Path) -> list[str]:
 def _kept_names(directory: Path) -> list[str]:
     """Return the state entries that a snapshot has: all except `-delete` directories, which the cleaner removes."""
     return [name for name in _state_names(directory) if not name.endswith(DELETE_DIRECTORY_SUFFIX)]
+
+
+def _reject_damaged(snapshot: Path) -> None:
+    """Raise SnapshotFailed for a damaged snapshot. Otherwise the broker would end and could not start with it."""
+    try:
+        check_index(snapshot)
+    except Corrupt as damage:
+        raise SnapshotFailed(str(damage)) from damage
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -93,6 +94,19 @@ def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
     monkeypatch.setattr(BrokerSetup, "start_command", lambda self, directory: sleeper)
     broker = Broker(start_timeout_ms=1_000)
     with pytest.raises(BrokerFailed, match="was not ready in 1000 ms; its stderr:\nhello"):
+        broker.start()
+    assert not broker.is_running
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "[]", "\\377"])
+def test_damaged_ready_file_is_reported_in_one_line(scratch, monkeypatch, content):
+    def command(_broker: Broker, directory: Path) -> list[str]:
+        ready = shlex.quote(str(directory / "ready.json"))
+        return ["sh", "-c", f"printf '{content}' > {ready}.new; mv {ready}.new {ready}; exec sleep 600"]
+
+    monkeypatch.setattr(Broker, "_command", command)
+    broker = Broker()
+    with pytest.raises(BrokerFailed, match=r"^[^\n]*/ready.json is not the ready file of a broker: [^\n]+$"):
         broker.start()
     assert not broker.is_running
 

@@ -12,6 +12,7 @@ from kproc.broker.config import Config
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
 from kproc.broker.faults.power import prepare_record, recording
 from kproc.broker.storage.fs import replace_file, sync_directory
+from kproc.common.errors import Corrupt
 
 
 class Machine:
@@ -132,3 +133,13 @@ def test_record_outlives_a_restart_and_not_a_restore(machine: Machine) -> None:
         machine.sync_names()
         machine.start(is_restored=is_restored)
         assert machine.lose_power()[f"file-{is_restored}"] == content
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"{}", b'[["\xff",1,false]]', b'[["a",1]]'])
+def test_damaged_record_keeps_the_present_data(machine: Machine, content: bytes) -> None:
+    (machine.record / "names.json").write_bytes(content)
+    (machine.record / LOSE_POWER_FILE).touch()
+    message = r"^[^\n]*names.json: the record of synced files is damaged \([^\n]+\); remove [^\n]*/power to start"
+    with pytest.raises(Corrupt, match=message):
+        machine.start()
+    assert (machine.data / "old").read_bytes() == b"old"

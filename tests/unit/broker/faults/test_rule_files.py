@@ -91,3 +91,11 @@ def test_lease_ends_with_its_connection_unless_kept(files: RuleFiles) -> None:
     assert files.leased_by((CONNECTION, CONNECTION + 1)) == [first, other]
     files.remove(first)
     assert files.leased_by((CONNECTION,)) == []
+
+
+def test_damaged_lease_is_no_lease(files: RuleFiles, tmp_path: Path) -> None:
+    good = files.add(RULE, CONNECTION)
+    for content in (b"", b"x", b"\xff"):
+        damaged = files.add(RULE, CONNECTION)
+        (tmp_path / ".faults" / f"{damaged}.lease").write_bytes(content)
+    assert files.leases() == {good: CONNECTION}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -44,6 +45,23 @@ def test_directory_and_its_parents_are_made(opened: ExitStack, tmp_path: Path) -
     assert made.path.is_dir()
     assert (made.path / ".lock").exists()
     assert made.path.is_absolute()
+
+
+def test_damaged_snapshot_or_record_of_syncs_is_one_line(opened: ExitStack, tmp_path: Path) -> None:
+    """And the lock is released, so that a start without the damaged file succeeds."""
+    data, record = tmp_path / "data", tmp_path / "power"
+    open_directory(opened, data).close()
+    (data / ".kproc-restore").write_bytes(b"damaged")
+    reason = "/.kproc-restore: the snapshot is damaged; remove the file to start with the present data"
+    assert refusal(data).endswith(reason)
+    (data / ".kproc-restore").unlink()
+    settings = {"kproc.faults.enable": "true", "kproc.faults.power.directory": str(record)}
+    open_directory(opened, data, **settings).close()
+    (record / "names.json").write_bytes(b"damaged")
+    (record / "lose").touch()
+    assert "/power/names.json: the record of synced files is damaged" in refusal(data, **settings)
+    shutil.rmtree(record)
+    open_directory(opened, data, **settings)
 
 
 def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:

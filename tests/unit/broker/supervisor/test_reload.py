@@ -39,7 +39,7 @@ def test_directory_in_place_of_note_is_rejected(tmp_path: Path) -> None:
         reloader(tmp_path).remove_former_settings()
 
 
-@pytest.mark.parametrize("content", [None, "{", "{}"])
+@pytest.mark.parametrize("content", [None, "{", "{}", "[" * 100_000])
 def test_start_without_former_settings_leaves_empty_note(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / NOTE_FILE).write_text(content)

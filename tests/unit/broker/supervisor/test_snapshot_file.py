@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.supervisor.snapshot_file import pack, unpack
+from kproc.broker.supervisor.snapshot_file import check_index, pack, unpack
 from kproc.broker.supervisor.spare_directories import SpareDirectories
+from kproc.common.errors import Corrupt
 
 
 @pytest.fixture
@@ -104,3 +105,26 @@ def test_unpack_replaces_all_of_a_spare_directory(source: Path, tmp_path: Path, 
     ]
     assert (os.listxattr(log), os.listxattr(log.parent)) == ([], ["user.kproc.newest"])
     assert os.listdir(tmp_path / "spare") == []
+
+
+@pytest.mark.long
+def test_damaged_index_is_reported_before_anything_changes(
+    source: Path, tmp_path: Path, spare: SpareDirectories
+) -> None:
+    """Each byte of the index and of the trailer, each length, and a file of zeros."""
+    packed, damaged = tmp_path / "packed", tmp_path / "damaged"
+    pack(source, NAMES, packed)
+    check_index(packed)
+    content, before = packed.read_bytes(), contents(source)
+    index_at = content.index(b'[{"name"')
+    cases = [content[:size] for size in (0, 1, 11, 12, 13, index_at, len(content) - 1)]
+    cases += [bytes(len(content)), content[:-12] + bytes(12), content[:-12] + b"\xff" * 12, content + b"\0"]
+    for at in range(index_at, len(content)):
+        cases.append(content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :])
+    for each in cases:
+        damaged.write_bytes(each)
+        with pytest.raises(Corrupt, match=r"^[^\n]*/damaged: the snapshot is damaged$"):
+            check_index(damaged)
+        with pytest.raises(Corrupt, match="the snapshot is damaged"):
+            unpack(damaged, source, os.listdir(source), spare)
+        assert contents(source) == before

@@ -13,6 +13,7 @@ import pytest
 
 from kproc.broker.supervisor import snapshots
 from kproc.broker.supervisor.snapshots import Snapshots, complete_restore, remove_snapshots
+from kproc.common.errors import Corrupt
 
 GONE = "gone-0.0123456789abcdef0123456789abcdef-delete"
 
@@ -212,6 +213,30 @@ def test_failed_copy_is_reported_and_leaves_nothing(data: Path) -> None:
     reply = request(data, "snapshot")
     assert reply["error"].startswith("snapshot failed: [Errno 2] No such file or directory")
     assert list((data / ".kproc-snapshots").iterdir()) == []
+
+
+def test_damaged_snapshot_is_rejected_and_can_be_deleted(data: Path) -> None:
+    """The broker goes on. A restore ends all roles, and the next start could not complete it."""
+    name = request(data, "snapshot")["snapshot"]
+    path = data / ".kproc-snapshots" / name
+    path.write_bytes(path.read_bytes()[:-3])
+    before = contents(data)
+    refused = request(data, "restore", name)
+    assert (refused["error"], refused["begun"]) == (f"restore failed: {path}: the snapshot is damaged", 0)
+    assert contents(data) == before
+    assert "error" not in request(data, "delete-snapshot", name)
+
+
+def test_damaged_prepared_restore_keeps_the_present_data(data: Path) -> None:
+    request(data, "restore", request(data, "snapshot")["snapshot"])
+    restore = data / ".kproc-restore"
+    restore.write_bytes(restore.read_bytes()[:-3])
+    before = contents(data)
+    with pytest.raises(Corrupt, match=r"\.kproc-restore: the snapshot is damaged; remove the file to start"):
+        complete_restore(data)
+    assert contents(data) == before
+    restore.unlink()
+    assert not complete_restore(data)
 
 
 def test_unknown_snapshot_is_rejected(data: Path) -> None:
