@@ -68,7 +68,7 @@ def pidfd_send_signal(pidfd: int, signalnum: int, siginfo: None = None, flags: i
 def copy_file_range(
     src: int, dst: int, count: int, offset_src: int | None = None, offset_dst: int | None = None
 ) -> int:
-    """Copy bytes between two files inside the kernel, as os.copy_file_range does. Return their number."""
+    """Copy bytes between two files inside the kernel, as os.copy_file_range does. Return how many were copied."""
     import ctypes
 
     start, end = (None if at is None else ctypes.c_int64(at) for at in (offset_src, offset_dst))

@@ -129,8 +129,8 @@ class Spread:
     Every call cuts its rows into `count` runs of equal length and gives each run one partition. The first run gets the
     partition after that of the previous call's last run.
 
-    begin: the partition of the first run. It must not be random, so that a task that Spark runs again chooses the same
-    partitions.
+    begin: the partition of the first run, modulo `count`. It must not be random, so that a task that Spark runs again
+    chooses the same partitions.
     """
 
     def __init__(self, begin: int) -> None:
