@@ -145,6 +145,7 @@ class Rig:
             leader_epoch=more.pop("leader_epoch", -1),
             topic_id=more.pop("topic_id", self.topics.get(topic, TOPIC_ID)),
             expire_timestamp_ms=more.pop("expires", -1),
+            metadata=more.pop("metadata", ""),
         )
         fields = {"member_id": "", "group_instance_id": None, "generation": -1, "knows_unknown_group": True}
         request = CommitRequest(

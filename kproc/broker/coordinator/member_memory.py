@@ -58,7 +58,10 @@ def counted_bytes(size: int) -> int:
 
 
 def member_bytes(*texts: str | None) -> int:
-    """Return the memory of a member without its content. `texts`: its ids, rack and host."""
+    """Return the memory of a member without its content.
+
+    `texts`: its ids, rack and host, and the id of its group, because each group can have an id of 32 kB.
+    """
     return MEMBER_BYTES + bytes_of_texts(*texts)
 
 

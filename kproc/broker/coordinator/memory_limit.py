@@ -30,12 +30,14 @@ class MemoryLimit:
         self.used_bytes = 0
         self._is_full = False
 
-    def has_room(self, added_bytes: int) -> bool:
+    def has_room(self, added_bytes: int, *, with_reserve: bool = False) -> bool:
         """Return True if this number of bytes can be added without exceeding the limit, or if nothing is added.
 
-        Log the first time that there is no room, until a tenth of the limit is free again.
+        with_reserve: twice the limit, so that known owners can still grow when new ones are rejected. Log the first
+        time that there is no room, until a tenth of the limit is free again.
         """
-        has_room = added_bytes <= 0 or self.used_bytes + added_bytes <= self.bytes_max
+        bytes_max = self.bytes_max * 2 if with_reserve else self.bytes_max
+        has_room = added_bytes <= 0 or self.used_bytes + added_bytes <= bytes_max
         if has_room == self._is_full:
             self._report(has_room=has_room)
         return has_room

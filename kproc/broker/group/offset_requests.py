@@ -53,7 +53,7 @@ class OffsetRequests:
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
         """Handle an OffsetCommit or TxnOffsetCommit. `on_done` gets one error code for all offsets, or NONE."""
         code = self._commit_refusal(request)
-        if not code and not self._offsets.has_room(request.offsets):
+        if not code and not self._offsets.has_room(request.offsets, request.producer):
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         if code or not request.offsets:
             if not code and request.group_id not in self._groups:

@@ -103,17 +103,29 @@ class GroupOffsets:
         self._memory.replace(partitions.get(key.partition), value)
         partitions[key.partition] = value
 
-    def has_room(self, offsets: Collection[tuple[OffsetKey, CommittedOffset]]) -> bool:
-        """Return True if the Handler has memory for the offsets of one group, or if none of them is new to the group.
+    def has_room(
+        self, offsets: Collection[tuple[OffsetKey, CommittedOffset]], producer: Producer | None
+    ) -> bool:
+        """Return True if the Handler has memory for the offsets of one group, pending ones if they have a `producer`.
 
-        A group that has an offset of each partition can always commit, because the offsets take the place of others.
+        Offsets of partitions for which the group has one may use the limit's reserve, for longer metadata and for open
+        transactions. Without longer metadata, a commit outside of a transaction replaces them, and always has room.
         """
         limit = self._memory.limit
         added = sum(bytes_of_offset(value) for _key, value in offsets)
         # Look for known offsets only if there is no room for all, because a request can have many.
-        return limit.used_bytes + added <= limit.bytes_max or limit.has_room(
-            sum(bytes_of_offset(value) for key, value in offsets if not self.is_known(key))
-        )
+        if limit.used_bytes + added <= limit.bytes_max:
+            return True
+        new = sum(bytes_of_offset(value) for key, value in offsets if not self.is_known(key))
+        replaced = (self._replaced_by(key, producer) for key, _value in offsets)
+        growth = added - sum(bytes_of_offset(value) for value in replaced if value is not None)
+        return limit.has_room(new) and limit.has_room(growth, with_reserve=True)
+
+    def _replaced_by(self, key: OffsetKey, producer: Producer | None) -> CommittedOffset | None:
+        """Return the offset that a commit replaces when its record is appended."""
+        if producer is None:
+            return self._find(key.group_id, key.topic, key.partition)
+        return self.pending.find(producer.producer_id, key)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Commit or discard the pending offsets of a producer, because the marker of its transaction was appended."""

@@ -35,6 +35,10 @@ class PendingOffsets:
             self._memory.add_group(key.group_id)
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
+    def find(self, producer_id: int, key: OffsetKey) -> CommittedOffset | None:
+        """Return the offset of a partition in a producer's open transaction, or None."""
+        return self._by_producer.get(producer_id, {}).get(key)
+
     def count_with(self, producer_id: int, keys: Iterable[OffsetKey]) -> int:
         """Return the number of offsets that a producer's open transaction has after these are added."""
         known = self._by_producer.get(producer_id, {})

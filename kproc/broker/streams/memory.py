@@ -94,7 +94,8 @@ class StreamsMemory:
         member.held = self._contents.hold(content, member_bytes())
 
     def _content_of(self, topology: Topology, task_count: int) -> GroupContent:
-        return GroupContent(self._group_id, "", topology.memory_bytes + TASK_BYTES * task_count)
+        size = topology.memory_bytes + getsizeof(self._group_id) + TASK_BYTES * task_count
+        return GroupContent(self._group_id, "", size)
 
 
 def _bytes_of(member: StreamsGroupMember) -> int:

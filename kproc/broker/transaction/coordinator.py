@@ -68,7 +68,7 @@ OnGranted = Callable[[Granted], None]
 # Costs of work that runs in steps, in units of about 1 us: to check one transactional id, and to write one record.
 _CHECK_COST: Final = 5
 _WRITE_COST: Final = 60
-# A transaction of at most this number of partitions is not rejected for its memory.
+# A transaction of at most this number of partitions may use the reserve of the limit of memory.
 SMALL_TRANSACTION: Final = 100
 # Names of deadlines: to check the timeouts of ongoing transactions, and to fail adds that wait for too long.
 _TIMEOUTS, _WAITING = "timeouts", "waiting"
@@ -190,8 +190,10 @@ class TransactionCoordinator:
         if entry.may_grow:
             decision = rules.add(entry.latest, add.request, self._timing.wall_ms())
         if isinstance(decision, Transaction):
-            added = len(decision.partitions) * PARTITION_BYTES
-            if len(decision.partitions) > SMALL_TRANSACTION and not self._environment.memory.has_room(added):
+            is_small = len(decision.partitions) <= SMALL_TRANSACTION
+            known = 0 if entry.appended is None else len(entry.appended.partitions)
+            added = (len(decision.partitions) - known) * PARTITION_BYTES
+            if not self._environment.memory.has_room(added, with_reserve=is_small):
                 add.on_code(ErrorCode.POLICY_VIOLATION)
                 return
             self._write(entry, decision, add.on_code)

@@ -84,7 +84,7 @@ class ClassicGroup:
         if snapshot.protocol_name is not None and snapshot.protocol_type:
             for each in snapshot.members:
                 member = Member.from_snapshot(each, snapshot.protocol_name)
-                member.hold_memory(state.environment.member_memory)
+                member.hold_memory(state.environment.member_memory, state.group_id)
                 roster.add(member)
                 yield _RESTORE_COST
         if snapshot.leader in roster.members:

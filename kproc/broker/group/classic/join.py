@@ -99,7 +99,11 @@ class ClassicJoin:
         # A static member that returns without its member id replaces itself.
         member = roster.members.get(roster.static_ids.get(instance_id or "", request.member_id))
         own_bytes = member_bytes(
-            request.member_id, instance_id, short_name(request.client_id), request.client_host
+            self._state.group_id,
+            request.member_id,
+            instance_id,
+            short_name(request.client_id),
+            request.client_host,
         )
         return self._state.environment.member_memory.has_room(
             SubscriptionContent(protocols=request.protocols),
@@ -176,7 +180,7 @@ class ClassicJoin:
         member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.mark_newcomer()
         state.roster.add(member)
-        member.hold_memory(state.environment.member_memory)
+        member.hold_memory(state.environment.member_memory, state.group_id)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")
 
@@ -208,7 +212,7 @@ class ClassicJoin:
     ) -> None:
         state = self._state
         state.roster.update(member, request)
-        member.hold_memory(state.environment.member_memory)
+        member.hold_memory(state.environment.member_memory, state.group_id)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, reason)
 
@@ -227,7 +231,7 @@ class ClassicJoin:
         )
         self._fence(member, member_id)
         state.roster.update(member, request)
-        member.hold_memory(state.environment.member_memory)
+        member.hold_memory(state.environment.member_memory, state.group_id)
         state.roster.await_join(member, reply)
         state.renew(member, now_ms)
         if state.current is GroupState.PREPARING_REBALANCE:

@@ -95,9 +95,11 @@ class Member:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
 
-    def hold_memory(self, memory: MemberMemory) -> None:
-        """Count the memory of the member. Share long protocols with members that have equal ones."""
-        own_bytes = member_bytes(self.member_id, self.group_instance_id, self.client_id, self.client_host)
+    def hold_memory(self, memory: MemberMemory, group_id: str) -> None:
+        """Count the memory of a group's member. Share long protocols with members that have equal ones."""
+        own_bytes = member_bytes(
+            group_id, self.member_id, self.group_instance_id, self.client_id, self.client_host
+        )
         self.held = memory.hold(SubscriptionContent(protocols=self.protocols), own_bytes)
         self.protocols = self.held.content.protocols
         self.held.count_assignment(len(self.assignment))

@@ -85,10 +85,10 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
         """The topic names and the classic protocols, which can be long, so that equal ones are shared."""
         return SubscriptionContent(self.topic_names, () if self.classic is None else self.classic.protocols)
 
-    def own_bytes(self, member_id: str) -> int:
-        """Return the memory of a member with this metadata, without its `content`."""
+    def own_bytes(self, group_id: str, member_id: str) -> int:
+        """Return the memory of a group's member with this metadata, without its `content`."""
         texts = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_regex)
-        return member_bytes(member_id, *texts)
+        return member_bytes(group_id, member_id, *texts)
 
     def with_content(self, content: SubscriptionContent) -> MemberMetadata:
         """Return a copy that refers to an equal content, which other members share."""

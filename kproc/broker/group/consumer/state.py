@@ -201,7 +201,8 @@ class ConsumerGroupState:
                 del self.instance_ids[instance_id]
         member.held = member.metadata = None
         if metadata is not None:
-            member.held = self.member_memory.hold(metadata.content, metadata.own_bytes(member.member_id))
+            own_bytes = metadata.own_bytes(self.group_id, member.member_id)
+            member.held = self.member_memory.hold(metadata.content, own_bytes)
             member.metadata = metadata = metadata.with_content(member.held.content)
             self._count_target(member.member_id)
             self.subscriptions.add(metadata)

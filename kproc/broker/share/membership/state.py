@@ -141,7 +141,7 @@ class ShareGroupState:
                     del self._name_users[name]
         member.held = member.subscription = None
         if subscription is not None:
-            own_bytes = subscription.own_bytes(member.member_id)
+            own_bytes = subscription.own_bytes(self.group_id, member.member_id)
             member.held = self.member_memory.hold(subscription.content, own_bytes)
             names = member.held.content.topic_names
             member.subscription = msgspec.structs.replace(subscription, topic_names=names)

@@ -9,6 +9,9 @@ import pytest
 from kproc.broker.coordinator import member_memory
 from kproc.broker.coordinator.member_memory import PARTITION_BYTES, MemberMemory, SubscriptionContent
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat
+from kproc.broker.share.membership.messages import ShareHeartbeat
+from kproc.broker.streams.topology import Subtopology, Topology
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import GroupRig, HonestMember, settle
 from tests.support.group_coordinator_rig import run_steps
@@ -81,6 +84,35 @@ def test_assignment_counts_in_place_of_the_former_one() -> None:
     for size, counted in ((1_000, 0), (2_000, 2_000), (1_500, 1_500), (0, 0)):
         held.count_assignment(size)
         assert memory.limit.used_bytes == 10 + counted
+
+
+def join(rig: ShareRig, protocol: str, group_id: str) -> None:
+    """Add a member to a new group."""
+    if protocol == "classic":
+        rig.join(group_id)
+    elif protocol == "streams":
+        topology = Topology(1, (Subtopology(subtopology_id="0", source_topics=("t",)),))
+        rig.streams_heartbeat("m", 0, group_id, topology=topology, process_id="p", rebalance_timeout_ms=60_000)
+    elif protocol == "share":
+        heartbeat = ShareHeartbeat(member_id="m", member_epoch=0, topic_names=("t",))
+        rig.coordinator.share_heartbeat(group_id, heartbeat, lambda _result: None)
+    else:
+        full = ConsumerHeartbeat(
+            member_id="m", member_epoch=0, topic_names=("t",), rebalance_timeout_ms=60_000, owned={}
+        )
+        rig.coordinator.consumer_heartbeat(group_id, full, lambda _result: None)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer", "share", "streams"])
+def test_id_of_a_group_counts_for_its_member(protocol: str) -> None:
+    """An id can have 32 kB, and 120 kB of memory if one of its characters is unusual."""
+    rig = ShareRig()
+    limit = rig.cluster.member_memory.limit
+    limit.bytes_max = 100_000
+    join(rig, protocol, "g" * 20_000)
+    assert 20_000 < limit.used_bytes < 30_000
+    join(rig, protocol, "\N{OWL}" + "h" * 20_000)
+    assert 20_000 < limit.used_bytes < 30_000
 
 
 def test_consumer_group_rejects_names_beyond_the_limit() -> None:

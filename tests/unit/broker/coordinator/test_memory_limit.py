@@ -30,6 +30,14 @@ def test_nothing_added_has_room_above_the_limit() -> None:
     assert counted.size == 20
 
 
+def test_reserve_is_as_large_as_the_limit() -> None:
+    limit = MemoryLimit("a.setting", 10)
+    counted = CountedMemory(limit, 15)
+    assert [limit.has_room(added, with_reserve=True) for added in (-5, 0, 5, 6)] == [True, True, True, False]
+    assert not limit.has_room(1)
+    assert counted.size == 15
+
+
 def test_log_names_the_setting_once_until_there_is_room_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     limit = MemoryLimit("a.setting", 100)

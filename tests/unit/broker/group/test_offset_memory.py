@@ -21,8 +21,10 @@ def rig() -> Rig:
     return Rig(cluster_of({}))
 
 
-def commit(rig: Rig, topic: str = "t", group: str = "g", producer: Producer | None = None) -> list[int]:
-    codes = rig.commit(1, topic=topic, group=group, producer=producer)
+def commit(
+    rig: Rig, topic: str = "t", group: str = "g", producer: Producer | None = None, metadata: str = ""
+) -> list[int]:
+    codes = rig.commit(1, topic=topic, group=group, producer=producer, metadata=metadata)
     rig.log.sync()
     return codes
 
@@ -43,6 +45,32 @@ def test_only_new_offsets_are_rejected_in_full_memory(
     limit.bytes_max = 0
     assert commit(rig) == [ErrorCode.NONE]
     assert len(rig.log.entries) == records + 1
+
+
+def test_longer_metadata_of_known_offsets_have_a_reserve(rig: Rig) -> None:
+    """A client could fill the memory with short offsets, and then replace each by one with 4 KiB."""
+    limit = rig.cluster.offset_memory
+    for topic in "tu":
+        commit(rig, topic)
+    used = limit.bytes_max = limit.used_bytes
+    assert commit(rig, metadata="m" * used) == [ErrorCode.NONE]
+    assert used < limit.used_bytes <= 2 * used + 100
+    assert commit(rig, "u", metadata="m" * 1_000) == FULL
+    assert commit(rig, metadata="n" * used) == [ErrorCode.NONE]
+    assert commit(rig) == [ErrorCode.NONE]
+    assert limit.used_bytes == used
+
+
+def test_pending_offsets_of_known_ones_have_a_reserve(rig: Rig) -> None:
+    """Each producer could have a pending offset of the same partition."""
+    limit = rig.cluster.offset_memory
+    commit(rig)
+    limit.bytes_max = limit.used_bytes
+    codes = [commit(rig, producer=Producer(number, 0), metadata="m" * 500) for number in range(20)]
+    assert codes[0] == [ErrorCode.NONE]
+    assert codes[-1] == FULL
+    assert limit.used_bytes <= 2 * limit.bytes_max + GROUP_BYTES
+    assert commit(rig, producer=Producer(0, 0), metadata="m" * 500) == [ErrorCode.NONE]
 
 
 def test_offsets_count_until_they_are_removed(rig: Rig) -> None:

@@ -471,13 +471,27 @@ def test_large_transaction_needs_room_for_its_partitions() -> None:
     rig = CoordinatorRig()
     producer = rig.producer()
     before = rig.memory.used_bytes
-    rig.memory.bytes_max = before
+    rig.memory.bytes_max = before + 60 * PARTITION_BYTES
     assert rig.add(producer, *(("t", index) for index in range(100))) == [NONE]
     assert rig.add(producer, ("t", 100)) == [ErrorCode.POLICY_VIOLATION]
     assert rig.memory.used_bytes == before + 100 * PARTITION_BYTES
     rig.end(producer, is_commit=False)
     rig.take_markers()
     assert rig.memory.used_bytes == before
+
+
+def test_small_transactions_of_known_ids_have_a_reserve() -> None:
+    """Each id could have a transaction of 100 partitions, which take 20 times the memory of the id."""
+    rig = CoordinatorRig()
+    producers = [rig.producer(name=name) for name in "abc"]
+    limit = rig.memory.bytes_max = rig.memory.used_bytes
+    results = [
+        rig.add(producer, *(("t", index) for index in range(12)), name=name)
+        for name, producer in zip("abc", producers, strict=True)
+    ]
+    assert results == [[NONE], [ErrorCode.POLICY_VIOLATION], [ErrorCode.POLICY_VIOLATION]]
+    assert rig.add(producers[1], P0, name="b") == [NONE]
+    assert limit < rig.memory.used_bytes <= 2 * limit
 
 
 def test_ids_of_a_log_count_and_leave_with_their_coordinator() -> None:
