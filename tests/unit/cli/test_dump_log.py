@@ -128,7 +128,7 @@ def test_verify_finds_a_metadata_snapshot_without_its_end(data: Path, capsys) ->
         assert problems_of(data, capsys) == [("__cluster_metadata-0", snapshot.name)]
 
 
-def test_verify_says_that_content_of_kafkas_metadata_is_unchecked(data: Path, capsys) -> None:
+def test_verify_checks_only_crcs_of_kafkas_metadata(data: Path, capsys) -> None:
     metadata = metadata_directory(data)
     (metadata / "quorum-state").touch()
     (snapshot,) = metadata.glob("*.checkpoint")
