@@ -6,47 +6,29 @@ The errors and their texts are those of Kafka's GroupMetadataManager. The groups
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from kproc.common.errors import ErrorCode, KafkaError
 
 M = TypeVar("M")
-M_co = TypeVar("M_co", covariant=True)
 
 
-class GroupWithMembers(Protocol[M_co]):
-    """The state of one group, as far as the look-up of a member needs it."""
-
-    @property
-    def group_id(self) -> str: ...
-
-    @property
-    def members(self) -> Mapping[str, M_co]:
-        """The members by their ids."""
-
-
-class GroupWithStaticMembers(GroupWithMembers[M_co], Protocol[M_co]):
-    """The state of one group that can have static members (KIP-345)."""
-
-    @property
-    def instance_ids(self) -> Mapping[str, str]:
-        """The member id of each static member by its instance id."""
-
-
-def get_member(group: GroupWithMembers[M], member_id: str) -> M:
-    """Return the member with this id. Raises UNKNOWN_MEMBER_ID."""
-    member = group.members.get(member_id)
+def get_member(group_id: str, members: Mapping[str, M], member_id: str) -> M:
+    """Return the member with this id from the members of a group, by id. Raises UNKNOWN_MEMBER_ID."""
+    member = members.get(member_id)
     if member is None:
-        raise unknown_member(group.group_id, member_id)
+        raise unknown_member(group_id, member_id)
     return member
 
 
-def get_static(group: GroupWithStaticMembers[M], instance_id: str, member_id: str) -> M:
-    """Return the static member with both ids.
+def get_static(
+    members: Mapping[str, M], static_ids: Mapping[str, str], instance_id: str, member_id: str
+) -> M:
+    """Return the static member with both ids (KIP-345). static_ids: the member ids of a group by instance id.
 
     Raises UNKNOWN_MEMBER_ID if no member has the instance id, and FENCED_INSTANCE_ID if another member has it.
     """
-    known_id = group.instance_ids.get(instance_id)
+    known_id = static_ids.get(instance_id)
     if known_id is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     # KIP-345: FENCED_INSTANCE_ID ends the former process of a static member. UNKNOWN_MEMBER_ID would let it join
@@ -56,15 +38,23 @@ def get_static(group: GroupWithStaticMembers[M], instance_id: str, member_id: st
             ErrorCode.FENCED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
         )
-    return group.members[known_id]
+    return members[known_id]
 
 
-def get_by_ids(group: GroupWithStaticMembers[M], member_id: str, instance_id: str | None) -> M:
+def get_by_ids(
+    group_id: str,
+    members: Mapping[str, M],
+    static_ids: Mapping[str, str],
+    member_id: str,
+    instance_id: str | None,
+) -> M:
     """Return the member that has both ids. If `instance_id` is None, only the member id counts.
 
     Raises KafkaError as `get_static` or `get_member` does.
     """
-    return get_member(group, member_id) if instance_id is None else get_static(group, instance_id, member_id)
+    if instance_id is None:
+        return get_member(group_id, members, member_id)
+    return get_static(members, static_ids, instance_id, member_id)
 
 
 def unknown_member(group_id: str, member_id: str) -> KafkaError:

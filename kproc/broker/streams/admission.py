@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kproc.broker.coordinator.group_members import get_by_ids, group_is_full, unreleased_instance, wrong_epoch
+from kproc.broker.coordinator.group_members import group_is_full, unreleased_instance, wrong_epoch
 from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat, TaskOffsets
 from kproc.broker.streams.reconciliation import StreamsMemberState
@@ -39,14 +39,14 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
         # The member id is the client's own choice (KIP-1082). A known member that joins again was fenced, or its
         # first response was lost.
         return state.members.get(request.member_id)
-    member = get_by_ids(state, request.member_id, request.instance_id)
+    member = state.get_member(request.member_id, request.instance_id)
     _check_epoch(member.state, request)
     return member
 
 
 def leaving_member(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
     """Return the member that leaves. Raises KafkaError if it is unknown, or if another member has replaced it."""
-    return get_by_ids(state, request.member_id, request.instance_id)
+    return state.get_member(request.member_id, request.instance_id)
 
 
 def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from sys import getsizeof
 from typing import Final
 
+from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import GroupContent, HeldMemory
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -105,6 +106,13 @@ class StreamsGroupState:
             held.clear()
         for member in self.members.values():
             self._add_holder(member)
+
+    def get_member(self, member_id: str, instance_id: str | None = None) -> StreamsGroupMember:
+        """Return a member by its id, and by its instance id if it is static.
+
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id (KIP-345).
+        """
+        return get_by_ids(self.group_id, self.members, self.instance_ids, member_id, instance_id)
 
     def target_of(self, member_id: str) -> MemberTasks:
         """Return the target tasks of a member. They are empty before the member's first target."""

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kproc.broker.coordinator.group_members import (
-    get_member,
-    get_static,
     group_is_full,
     unreleased_instance,
     wrong_epoch,
@@ -48,7 +46,7 @@ def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | 
     # (KIP-1082).
     if joins:
         return group.state.members.get(request.member_id)
-    member = get_member(group.state, request.member_id)
+    member = group.state.get_member(request.member_id)
     _check_epoch(member.state, request)
     return member
 
@@ -59,7 +57,7 @@ def _admit_static(
     member_id = group.state.instance_ids.get(instance_id)
     member = None if member_id is None else group.state.members[member_id]
     if request.member_epoch != JOIN_EPOCH:
-        member = get_static(group.state, instance_id, request.member_id)
+        member = group.state.get_member(request.member_id, instance_id)
         _check_epoch(member.state, request)
         return member
     if member is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.group_members import get_by_ids, get_static, unknown_member
+from kproc.broker.coordinator.group_members import unknown_member
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import (
     decode_subscription,
@@ -127,7 +127,7 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
             return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return member
     if not is_unknown:
-        return get_static(group.state, instance_id, request.member_id)
+        return group.state.get_member(request.member_id, instance_id)
     known_id = group.state.instance_ids.get(instance_id)
     if known_id is None:
         group.check_size()
@@ -205,15 +205,15 @@ def _leaving_member(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMem
     if leaving.member_id == UNKNOWN_MEMBER_ID and leaving.group_instance_id is not None:
         # An administrator removes a static member by its instance id (KIP-345).
         known_id = group.state.instance_ids.get(leaving.group_instance_id, UNKNOWN_MEMBER_ID)
-        return get_static(group.state, leaving.group_instance_id, known_id)
-    return get_by_ids(group.state, leaving.member_id, leaving.group_instance_id)
+        return group.state.get_member(known_id, leaving.group_instance_id)
+    return group.state.get_member(leaving.member_id, leaving.group_instance_id)
 
 
 def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicProtocols]:
     """Return a member that uses the classic protocol, and its protocols. Raises KafkaError for any other member."""
-    member = get_by_ids(group.state, member_id, instance_id)
+    member = group.state.get_member(member_id, instance_id)
     if member.classic is None:
         raise unknown_member(group.group_id, member_id)
     return member, member.classic

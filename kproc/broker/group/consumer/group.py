@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import (
     REMOVED_AT_ONCE,
     TRY_AGAIN_MS,
@@ -321,7 +320,7 @@ class ConsumerGroup:
     # -- members that leave ------------------------------------------------------------------------------------
 
     def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
-        member = get_by_ids(self.state, request.member_id, request.instance_id)
+        member = self.state.get_member(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             # The member keeps its partitions until it returns or its session ends.
             owned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.state.owned.items()}

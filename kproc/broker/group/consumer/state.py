@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from sys import getsizeof
 from typing import Final
 
+from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import (
     PARTITION_BYTES,
@@ -133,6 +134,13 @@ class ConsumerGroupState:
             for topic_id, partitions in self.target_of(member.member_id).items()
             for partition in partitions
         )
+
+    def get_member(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:
+        """Return a member by its id, and by its instance id if it is static.
+
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id (KIP-345).
+        """
+        return get_by_ids(self.group_id, self.members, self.instance_ids, member_id, instance_id)
 
     def target_of(self, member_id: str) -> Assignment:
         """Return the target assignment of a member. It is empty before the member's first target."""

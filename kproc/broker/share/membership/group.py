@@ -89,7 +89,7 @@ class ShareGroup:
         Raises KafkaError for a request that is rejected, and if a record could not be appended.
         """
         if request.member_epoch < JOIN_EPOCH:
-            self.remove([get_member(self.state, request.member_id)])
+            self.remove([get_member(self.group_id, self.state.members, request.member_id)])
             return ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         known = self._admit(request)
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
@@ -130,7 +130,7 @@ class ShareGroup:
         if member is None and len(self.state.members) >= size_max:
             raise group_is_full("share", size_max)
         if request.member_epoch != JOIN_EPOCH:
-            member = get_member(self.state, request.member_id)
+            member = get_member(self.group_id, self.state.members, request.member_id)
             _check_epoch(member.state, request.member_epoch)
         return member
 

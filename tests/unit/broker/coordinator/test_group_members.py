@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.coordinator.group_members import get_by_ids, wrong_epoch
+from kproc.broker.coordinator.group_members import wrong_epoch
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import ConsumerRecordType, MemberMetadata
 from kproc.broker.group.consumer.state import ConsumerGroupState
@@ -22,8 +22,8 @@ def group() -> ConsumerGroupState:
 
 
 def test_member_is_found_by_its_ids(group: ConsumerGroupState) -> None:
-    assert get_by_ids(group, "m0", None).member_id == "m0"
-    assert get_by_ids(group, "m1", "i").member_id == "m1"
+    assert group.get_member("m0").member_id == "m0"
+    assert group.get_member("m1", "i").member_id == "m1"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_unknown_or_fenced_member_raises(
     group: ConsumerGroupState, member_id: str, instance_id: str | None, code: ErrorCode
 ) -> None:
     with pytest.raises(KafkaError) as raised:
-        get_by_ids(group, member_id, instance_id)
+        group.get_member(member_id, instance_id)
     assert raised.value.code == code
 
 
