@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 # Bytes of the log that are read at once.
 LOAD_CHUNK_BYTES: Final = 128 << 10
 # Costs of a replay, in units of about 1 us: of each record, and the bytes of its value that cost one unit.
-_REPLAY_COST: Final = 6
+_REPLAY_COST: Final = 7
 _VALUE_BYTES: Final = 10
 # The cost of replayed records after which a step may end.
 _PART_COST: Final = 200

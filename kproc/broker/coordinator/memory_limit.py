@@ -71,5 +71,10 @@ class CountedMemory:
         self._limit.used_bytes += size - self.size
         self.size = size
 
+    def add(self, size: int) -> None:
+        """Count more bytes, or fewer if `size` is negative. It may exceed the limit."""
+        self._limit.used_bytes += size
+        self.size += size
+
     def __del__(self) -> None:
         self._limit.used_bytes -= self.size

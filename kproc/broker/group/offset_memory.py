@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
 from kproc.broker.config.group_settings import OFFSETS_BYTES_MAX
-from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit, bytes_of_texts
+from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit
 from kproc.broker.group.records import CommittedOffset
 
 # The memory of an offset without its metadata, and of a group that has offsets, without its id.
@@ -20,7 +21,7 @@ def offset_limit(bytes_max: int = OFFSETS_BYTES_MAX) -> MemoryLimit:
 
 def bytes_of_offset(value: CommittedOffset) -> int:
     """Return the memory of one offset."""
-    return OFFSET_BYTES + bytes_of_texts(value.metadata)
+    return OFFSET_BYTES + getsizeof(value.metadata)
 
 
 class OffsetMemory:
@@ -34,17 +35,18 @@ class OffsetMemory:
 
     def replace(self, old: CommittedOffset | None, new: CommittedOffset | None) -> None:
         """Count an offset in place of another one. None if there was or is none."""
-        added = 0 if new is None else bytes_of_offset(new)
-        removed = 0 if old is None else bytes_of_offset(old)
-        self._counted.resize(self._counted.size + added - removed)
+        if new is not None:
+            self._counted.add(bytes_of_offset(new))
+        if old is not None:
+            self._counted.add(-bytes_of_offset(old))
 
     def add_group(self, group_id: str) -> None:
         """Count a group that has got its first offset."""
-        self._counted.resize(self._counted.size + GROUP_BYTES + bytes_of_texts(group_id))
+        self._counted.add(GROUP_BYTES + getsizeof(group_id))
 
     def remove_group(self, group_id: str) -> None:
         """Stop to count a group that has lost its last offset."""
-        self._counted.resize(self._counted.size - GROUP_BYTES - bytes_of_texts(group_id))
+        self._counted.add(-GROUP_BYTES - getsizeof(group_id))
 
     def release(self) -> None:
         """Count nothing any more, because the coordinator has discarded its offsets.

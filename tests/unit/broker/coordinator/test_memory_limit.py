@@ -13,7 +13,8 @@ def test_bytes_count_until_their_object_is_gone() -> None:
     limit = MemoryLimit("a.setting", 100)
     first, second = CountedMemory(limit, 30), CountedMemory(limit)
     second.resize(60)
-    second.resize(50)
+    second.resize(55)
+    second.add(-5)
     assert limit.used_bytes == 80
     assert limit.has_room(20)
     assert not limit.has_room(21)
