@@ -94,7 +94,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "OFFSET_NOT_AVAILABLE": "the partition's new leader does not know the end of the log yet; try again",
     "MEMBER_ID_REQUIRED": "the member must join again with the id that it got",
     "PREFERRED_LEADER_NOT_AVAILABLE": "the preferred leader is not available",
-    "GROUP_MAX_SIZE_REACHED": "the group has group.max.size members already",
+    "GROUP_MAX_SIZE_REACHED": "the group has group.max.size members, or kproc.group.members.max.bytes is used",
     "FENCED_INSTANCE_ID": "another member uses the same group.instance.id",
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": "no broker may become the leader",
     "ELECTION_NOT_NEEDED": "the partition has the right leader already",
