@@ -287,7 +287,7 @@ def delete_acls(
     filters = _deletion_filters(principals, named, operation, host, prefixed=prefixed, deny=deny)
     with connect(bootstrap) as client:
         if consent.needs_plan:
-            # DeleteAcls has no validate_only, so describe the rules that the same filters match.
+            # DeleteAcls has no validate_only. For a dry run or a question, describe the rules that the filters match.
             require_on_cluster(client, Operation.ALTER)
             rows = _rows([rule for each in filters for rule in describe(client, each)], "would delete")
             if not consent.obtain(rows, _DONE, output):

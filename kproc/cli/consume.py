@@ -108,7 +108,10 @@ def _consume_share(
     share: ShareMembership,
     excluded: list[str],
 ) -> None:
-    """Print records of a share group, and accept, reject or release them."""
+    """Print records of a share group, and accept, reject or release them.
+
+    excluded: the given options that do not apply to share groups. Raise a usage error if there are any.
+    """
     from kproc.cli.share_member import ShareReader, choose_acknowledgement
 
     count, follow = extent.count, extent.follow

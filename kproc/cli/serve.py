@@ -140,5 +140,8 @@ def _format_ready_line(config: Config, ready: dict[str, Any]) -> str:
 
 
 def _count(ready: dict[str, Any], role: str) -> int:
-    """Count a role's processes in the ready file. Counts set at run time override those of the command line."""
+    """Return how many processes of a role the ready file lists, without those of the control listener.
+
+    The number can differ from the command line's, because counts that were set at run time survive a restart.
+    """
     return sum(row["role"] == role and row["pool"] != "control" for row in ready["processes"])

@@ -162,7 +162,10 @@ def _print_topics(rows: list[dict[str, Any]], count: int, output: Format) -> Non
 
 
 def sort_rows(rows: list[dict[str, Any]], order: TopicOrder) -> None:
-    """Sort the rows in place. Rows without a value in the column come last, and equal rows are sorted by name."""
+    """Sort the rows in place: names ascending, numbers descending. Rows without a value in the column come last.
+
+    Rows with equal numbers are sorted by name.
+    """
     rows.sort(key=lambda row: str(row["name"]))
     if order is not TopicOrder.NAME:
         key = _KEYS[order]

@@ -296,7 +296,8 @@ class Client:
     def _hint(self) -> str:
         """Return a hint for the error of a closed connection: the listener possibly requires TLS or a login.
 
-        The hint is empty if the client's settings have a login, or if it has read two responses.
+        The hint is empty if the client's settings have a login. It is also empty after two responses, because a
+        listener that requires a login still answers the first request (ApiVersions).
         """
         has_login = self._security is not None and self._security.login is not None
         if self._answers > 1 or has_login:

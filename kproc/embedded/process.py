@@ -244,7 +244,7 @@ class BrokerProcess:
         Return an error text if the broker had to be killed or failed.
         """
         failure = None
-        # A forked process runs the owner's exit handlers, too.
+        # A forked process runs the owner's exit handlers, too. There stop no process and delete no directory.
         is_ours = not self.is_forked
         try:
             if self._child is not None and is_ours:

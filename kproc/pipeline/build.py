@@ -43,7 +43,10 @@ class Builder:
         return self._for_topic(sink, frame) if sink.kind == "topic" else frame
 
     def views(self, query: str = "") -> dict[str, DataFrame]:
-        """Build every view and return them by name. Register each in Spark, so that the SQL of later views finds it."""
+        """Build every view and return them by name. Register each in Spark, so that the SQL of later views finds it.
+
+        query: name of the sink, under which Python sources store their offsets.
+        """
         views: dict[str, DataFrame] = {}
         for source in self._pipeline.sources:
             self._add(views, source.name, self._source(source, query))

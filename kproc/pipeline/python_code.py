@@ -48,7 +48,10 @@ def _from_file(path: Path) -> ModuleType:
     if known is not None and Path(known.__file__ or "").resolve() == path.resolve():
         return known
     if known is not None or path.stem in sys.stdlib_module_names:
-        raise CodeError(f"{path}: there is another module {path.stem}; give the file another name")
+        raise CodeError(
+            f"{path}: Python has another module {path.stem}, from its library or loaded before; "
+            "give the file another name"
+        )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -272,7 +272,8 @@ class BatchCommit:
         if lost:
             raise TransactionLost(
                 f"the transaction of task {lost[0]} was ended before the batch could be committed, by "
-                "kafka.transaction.timeout.ms or by another attempt of the task: none of its records is visible"
+                "kafka.transaction.timeout.ms or by another attempt of the task: none of the transaction's records is "
+                "visible"
             )
 
     def _commit_each(self, slots: Iterable[Slot]) -> None:

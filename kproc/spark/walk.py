@@ -242,7 +242,10 @@ def _rises(offset_delta: Array, counts: Array) -> bool:
 
 
 def _has_too_many_headers(header_count: Array, counts: Array) -> bool:
-    """Return True if the records of one batch have more headers in total than the broker and the commands accept."""
+    """Return True if a batch has more headers in total than the broker and the commands accept.
+
+    header_count: headers of each record. counts: records of each batch.
+    """
     if header_count.max(initial=0) == 0:
         return False
     totals = np.concatenate(([0], np.cumsum(header_count)))

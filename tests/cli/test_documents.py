@@ -86,7 +86,7 @@ def test_security_document_and_second_day_run_as_typed(shell: Shell, tmp_path: P
     assert "would delete" in shown
     # After the rotation every process writes to the new log.
     assert "stopping: signal=SIGTERM" in (tmp_path / "kproc.log").read_text()
-    assert "reload: the configuration has not changed" in (tmp_path / "kproc.log").read_text()
+    assert "reload: no setting in the configuration file has changed" in (tmp_path / "kproc.log").read_text()
     assert "reload: listener LAN uses the certificate of CN=localhost" in (tmp_path / "kproc.log.1").read_text()
     assert "stopping" not in (tmp_path / "kproc.log.1").read_text().rpartition("ready: ")[2]
     assert [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077] == []

@@ -112,10 +112,10 @@ def test_sighup_in_one_process_shows_unapplied_changes(tmp_path: Path, transport
     broker = ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)])
     with broker:
         for text, line, problem in (
-            ("message.max.bytes=1000000", "reload: the configuration has not changed", None),
+            ("message.max.bytes=1000000", "reload: no setting in the configuration file has changed", None),
             ("message.max.bytes=2000000", "these changes need a restart: message.max.bytes", "these changes need"),
             ("no.such.setting=1", "no.such.setting", "no.such.setting"),
-            ("message.max.bytes=1000000", "reload: the configuration has not changed", None),
+            ("message.max.bytes=1000000", "reload: no setting in the configuration file has changed", None),
         ):
             file.write_text(f"{text}\n")
             reloaded(broker, line)

@@ -65,7 +65,10 @@ class ProducerIdAllocator:
         self._waiting: deque[tuple[OnId, OnFailure]] = deque()
 
     def allocate(self, on_id: OnId, on_failure: OnFailure) -> None:
-        """Call `on_id` with a new id, at once or when the controller has replied. Call `on_failure` on an error."""
+        """Call `on_id` with a new id: at once, or when the controller has sent the next block of ids.
+
+        Call `on_failure` with the error if the controller sends none.
+        """
         # Keep the order of callers: a new caller waits behind those that wait for a block.
         if self._next < self._end and not self._waiting:
             self._next += 1

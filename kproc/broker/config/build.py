@@ -301,7 +301,9 @@ def _derive_times(values: dict[str, Any]) -> None:
     if retention_ms is not None:
         # Kafka has the same rule: with 0 ms the broker would delete each segment as soon as it was rolled.
         if retention_ms == 0:
-            raise ConfigError("log.retention.ms: must be at least 1, or negative for no limit")
+            raise ConfigError(
+                "log.retention.ms (also .minutes, .hours): must be at least 1, or negative for no limit"
+            )
         # As in Kafka, every negative number means no limit and becomes -1.
         values["log.retention.ms"] = max(retention_ms, -1)
     for name in ("log.roll", "log.roll.jitter"):

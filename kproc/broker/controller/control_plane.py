@@ -69,7 +69,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class ControlPlane:
-    """Handles the control listener's requests. Every controller has one, also without a control listener."""
+    """Handles the control listener's requests. Every controller has one, which is idle without a control listener."""
 
     def __init__(self, plan: BrokerPlan, controller: Controller) -> None:
         self._controller = controller

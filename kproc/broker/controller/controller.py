@@ -366,7 +366,8 @@ class Controller(LinkedRole):
         try:
             self._orphaned.clear(self.image, records)
         except StorageFailure as failure:
-            # Fail the creation, because the new topic would otherwise open the old directory with its records.
+            # An old directory could not be moved away. Fail the creation, because otherwise the new partition's owner
+            # would open the old directory with its records.
             logger.error(
                 "cannot move an old directory that has the name of a new partition, so the topics or partitions of "
                 "this request are not created: %s",

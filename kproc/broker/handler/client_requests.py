@@ -64,8 +64,9 @@ _FETCH: Final = int(ApiKey.FETCH)
 # Requests that can have thousands of partitions in a few kB.
 _FETCHES: Final = frozenset(map(int, (ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)))
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
-# A connection rests from its second request in a duty cycle until a later cycle (held_connections.py). Requests of
-# resting connections are handled for up to this time in ns per duty cycle, and at least one of them.
+# A connection that sends a second request in a duty cycle rests: that request waits for a later cycle
+# (held_connections.py). Requests of resting connections are handled for up to this time in ns per duty cycle, but at
+# least one request is.
 _TURNS_NS: Final = 1_000_000
 # Size of a Fetch of about 500 partitions, or a ShareFetch of 1,300.
 _SLOW_FETCH_BYTES: Final = 16_384

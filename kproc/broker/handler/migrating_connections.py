@@ -18,7 +18,7 @@ _CLAIM_NS: Final = 10_000_000_000
 
 
 class KeptAnswers:
-    """Replaces an Outbox: stores the responses for the Processor that claims the connection."""
+    """Replaces the Outbox of one migrating connection. Stores its responses for the Processor that claims them."""
 
     __slots__ = ("answers",)
 

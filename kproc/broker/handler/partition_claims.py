@@ -118,6 +118,6 @@ class SentClaim:
             # successor claims the partition again.
             except Exception as error:
                 raise FatalError(
-                    f"the transfer of {arrival.key[0]}-{arrival.key[1]} to this Handler ended half way, so its "
-                    f"successor claims the partition again: {error!r}"
+                    f"unexpected error in the transfer of {arrival.key[0]}-{arrival.key[1]} to this Handler, which "
+                    f"ends, so that its successor claims the partition again: {error!r}"
                 ) from error

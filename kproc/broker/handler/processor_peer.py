@@ -18,7 +18,7 @@ BATCH_MIN: Final = 4
 
 
 class ProcessorPeer(LinkedPeer):
-    """A Processor's link, with the waiting requests and the fast paths of its connections."""
+    """A Processor's link, with its connections' fast paths and their requests that have no response yet."""
 
     __slots__ = ("first_batch", "had_turn", "held", "metered", "paths", "requests")
 

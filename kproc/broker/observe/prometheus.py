@@ -370,7 +370,7 @@ _SHARE_GAUGES: Final = {
 
 
 def _coordinator_counters(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield Kafka's counters of coordinators, each once something was counted."""
+    """Yield Kafka's counters of group and share coordinators. Skip counters that are 0."""
     from prometheus_client.metrics_core import CounterMetricFamily
 
     rows = [row["counters"] for row in processes if row["role"] == HANDLER]

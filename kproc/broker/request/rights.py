@@ -44,7 +44,7 @@ def on_transactional_id(operation: Operation) -> Need:
     return Need(operation, ResourceType.TRANSACTIONAL_ID, "transactional_id")
 
 
-# Error code, and Kafka's message, for a resource that the client has no right for.
+# By resource type: the error code, and Kafka's message, for a resource that the client has no right for.
 REFUSALS: Final[dict[ResourceType, tuple[ErrorCode, str]]] = {
     ResourceType.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
     ResourceType.GROUP: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),

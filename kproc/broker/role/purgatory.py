@@ -111,7 +111,10 @@ class Purgatory:
         return key in self.watchers
 
     def check(self, key: Hashable) -> None:
-        """Try to complete every operation that watches `key`, because an event on `key` has happened."""
+        """Try to complete every operation that watches `key`, because an event on `key` has happened.
+
+        Slow operations are tried later: `expire` runs one of them per duty cycle.
+        """
         watchers = self.watchers.get(key)
         if watchers is None:
             return

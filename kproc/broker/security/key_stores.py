@@ -96,7 +96,7 @@ def readable_by_others(path: str) -> bool:
 
 @contextlib.contextmanager
 def as_path(pem: bytes) -> Iterator[str]:
-    """Provide a path under which OpenSSL can read these bytes from memory. OpenSSL accepts keys only as files."""
+    """Provide the path of a file in memory that has these bytes, because OpenSSL reads keys only from files."""
     fd = os.memfd_create("tls", os.MFD_CLOEXEC)
     try:
         # A memfd is created with mode 0777, and a private key must not be readable by others.

@@ -139,7 +139,8 @@ class LogAppender:
             # Raise FatalError, which ends the Handler: producers, indexes and end offset may not match the file any
             # more, and only a successor's recovery repairs that.
             raise FatalError(
-                f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
+                f"unexpected error in an append to {state.topic}-{state.partition}, so its state in memory may not "
+                f"match the file: {error!r}"
             ) from error
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or state.offline_reason)
         return results + [refusal] * (len(batches) - len(results))

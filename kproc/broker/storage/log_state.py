@@ -206,7 +206,10 @@ class LogState:
             self.can_reopen = isinstance(failure, Shortage)
             raise
         except Exception as error:
-            raise FatalError(f"{what} of {self.topic}-{self.partition} ended half way: {error!r}") from error
+            raise FatalError(
+                f"unexpected error in {what} of {self.topic}-{self.partition}, so its state in memory may not match "
+                f"the files: {error!r}"
+            ) from error
 
     # -- visibility ----------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ def _leads() -> array[int]:
     """Return the first two bytes behind the header of a valid one-record batch, for each size of a batch.
 
     The two bytes are a length of one byte and the unused attributes, or a length of two bytes. Comparing these two
-    bytes checks the record's length in 50 ns. Longer batches are checked by check_small().
+    bytes checks the record's length in 50 ns. Batches whose record has a longer length field are checked by
+    check_small().
     """
     leads = array("H", bytes(2 * START_BYTES))
     # The two-byte varints in ascending order. Encoding each of them by a function would take 4 ms of every start.

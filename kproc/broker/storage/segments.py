@@ -161,7 +161,9 @@ class SegmentList:
                 self._retire(segment, due_ms=due_ms, with_snapshot=True)
             except Shortage as failure:
                 logger.warning(
-                    "cannot delete segment %s, trying again later: %s", segment.path(LOG_SUFFIX), failure
+                    "cannot rename segment %s for its deletion, trying again later: %s",
+                    segment.path(LOG_SUFFIX),
+                    failure,
                 )
                 break
             gone.append(segment)

@@ -88,7 +88,7 @@ class StreamsMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamsTargetEpoch(msgspec.Struct, frozen=True):
-    """Value of a record of type 20: the group epoch for which the target was computed, and the wall time in ms.
+    """Value of a record of type 20: the group epoch for which the target was computed, and when, as wall time in ms.
 
     With time 0 the next target may be computed at once.
     """

@@ -165,7 +165,7 @@ class Reloader:
         changed = list(_changed(self._file_values, after))
         self._file_values = after
         if not changed:
-            logger.info("reload: the configuration has not changed")
+            logger.info("reload: no setting in the configuration file has changed")
         started = _values(self._started)
         wanted = []
         for name in changed:
@@ -291,7 +291,9 @@ def find_unapplied_changes(
             transport = started.kproc_transport
             problem = f"with kproc.transport={transport}, these changes need a restart: {', '.join(changed)}"
         elif certificate_problem is None:
-            logger.info(_NO_FILE if config is None else "reload: the configuration has not changed")
+            logger.info(
+                _NO_FILE if config is None else "reload: no setting in the configuration file has changed"
+            )
     for each in filter(None, (problem, certificate_problem)):
         logger.error("reload: %s", each)
     return _last_reload(at_ms, problem, certificate_problem)

@@ -129,7 +129,10 @@ class Scaler:
             self._finish_change()
 
     def _finish_change(self) -> None:
-        """Finish a change. If it failed, remember its target, so that it is not retried in a loop."""
+        """Finish a change of counts or listeners. If it failed, remember its target: it is not retried in a loop.
+
+        If the settings have changed meanwhile, remember nothing: the next change has a new target.
+        """
         tried, self._current = self._current, None
         assert tried is not None
         if self._has_new_target:

@@ -79,7 +79,10 @@ class SpareDirectories:
 
 
 def _reusable_bytes(path: Path) -> int | None:
-    """Return the disk space of a directory's files. Return None if a restore could not overwrite all of them."""
+    """Return the disk space of a directory's files in bytes. Return None if a restore could not overwrite all of them.
+
+    It can overwrite regular files of this user that have a single link.
+    """
     user = os.geteuid()
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != user:

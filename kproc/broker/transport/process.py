@@ -221,7 +221,7 @@ def _run_child(
 
 
 def _set_child_signals() -> None:
-    """Ignore the signals that stop a broker, and give all others their default effect.
+    """Ignore SIGTERM, SIGINT, SIGHUP and SIGPIPE. Reset SIGCHLD, SIGUSR1 and SIGUSR2, and unblock all signals.
 
     Ctrl-C and a service manager's SIGTERM reach every process of the group, but only the supervisor decides in which
     order the roles stop.

@@ -142,7 +142,8 @@ def _python_login(login: ClientLogin | None) -> dict[str, Any]:
         return {}
     if login.mechanism == "OAUTHBEARER" or login.is_delegation_token:
         raise ConfigError(
-            f"sasl.mechanism: pass {login.mechanism} tokens to kafka-python or aiokafka by their own arguments"
+            f"sasl.mechanism: kproc cannot translate a login with a token ({login.mechanism}); set the arguments of "
+            "kafka-python or aiokafka yourself"
         )
     return {
         "sasl_mechanism": login.mechanism,

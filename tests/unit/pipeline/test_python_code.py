@@ -47,7 +47,7 @@ def test_exception_of_user_code_becomes_line_with_place(steps: Path) -> None:
         ("none.py:f", "none.py: no such file"),
         ("no_such_module_at_all:f", "no module no_such_module_at_all, neither installed nor in"),
         ("broken.py:f", "SyntaxError: "),
-        ("json.py:f", "there is another module json; give the file another name"),
+        ("json.py:f", "Python has another module json, from its library or loaded before; give the file another name"),
     ],
 )
 def test_unresolvable_reference_is_reported_in_one_line(steps: Path, reference: str, words: str) -> None:

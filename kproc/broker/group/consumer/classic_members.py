@@ -95,7 +95,10 @@ def _complete_metadata(requested: MemberMetadata, stored: MemberMetadata) -> Mem
 
 
 def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
-    """Raise INCONSISTENT_GROUP_PROTOCOL unless the member speaks the consumer protocol and shares an assignor."""
+    """Raise INCONSISTENT_GROUP_PROTOCOL unless the member's protocol type is "consumer" and it shares an assignor.
+
+    All other classic members of the group must have this assignor, too.
+    """
     names = {name for name, _metadata in request.protocols}
     if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names:
         others = [

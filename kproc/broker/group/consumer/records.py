@@ -99,7 +99,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetEpoch(msgspec.Struct, frozen=True):
-    """The value of record type 6: the group epoch for which the target was computed, and the wall time in ms."""
+    """The value of record type 6: the group epoch for which the target was computed, and when, as wall time in ms."""
 
     epoch: int
     timestamp_ms: int = NO_TIME

@@ -43,7 +43,7 @@ _FIRST_TARGET_EPOCH: Final = TargetEpoch(1)
 
 
 class ConsumerMember(TimedMember):
-    """One member: its two records, and its deadlines."""
+    """One member: the values of its records of types 5 (metadata) and 8 (state), and its deadlines."""
 
     __slots__ = ("held", "metadata", "state")
 

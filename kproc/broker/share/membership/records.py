@@ -74,7 +74,7 @@ class ShareEpoch(msgspec.Struct, frozen=True):
 
 
 class ShareTargetEpoch(msgspec.Struct, frozen=True):
-    """Value of a record of type 12: the group epoch for which the target was computed, and the wall time in ms."""
+    """Value of a record of type 12: the group epoch for which the target was computed, and when, as wall time in ms."""
 
     epoch: int
     timestamp_ms: int = 0

@@ -52,7 +52,7 @@ class ShareGroups:
     """The part of a GroupCoordinator that handles requests to share groups.
 
     `groups` and `unwritten` are the coordinator's own: all groups, and the ids of those without a record in the log.
-    `on_change` is called with a group's id when its deadlines may have changed without a request.
+    `on_change` is called with a group's id after an attempt to initialize its states, which can change its deadlines.
     """
 
     def __init__(

@@ -39,7 +39,10 @@ _FIRST_TARGET_EPOCH: Final = ShareTargetEpoch(1)
 
 
 class ShareMember(TimedMember):
-    """One member: its two records, and its deadlines. It has no rebalance timeout."""
+    """One member: the values of its records of types 10 (metadata) and 14 (state), and its deadlines.
+
+    It has no rebalance timeout.
+    """
 
     __slots__ = ("held", "state", "subscription")
 

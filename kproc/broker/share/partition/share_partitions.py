@@ -193,7 +193,9 @@ class SharePartitions:
     ) -> SharePartition:
         if len(self._by_key) >= PARTITIONS_MAX and not self._drop_idle():
             raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has too many share partitions in use"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the Handler of this partition has {PARTITIONS_MAX} share partitions in use, its limit; "
+                "try again later",
             )
         partition = SharePartition(key, topic, image.leader_epoch, settings, self.now_ms())
         self._by_key[key] = partition

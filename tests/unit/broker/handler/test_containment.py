@@ -157,7 +157,7 @@ def test_exception_between_write_and_publish_ends_role(
     rig.processors[0].send(ApiKey.PRODUCE, 9, produce_fields([("t", NO_ID, [(0, batch(b"x"))])]))
     with monkeypatch.context() as patched:
         patched.setattr(rig.open("t").log.state, "snapshots", None)
-        with pytest.raises(FatalError, match="ended half way"):
+        with pytest.raises(FatalError, match="unexpected error in an append"):
             rig.settle()
 
 
@@ -205,7 +205,7 @@ def test_transfer_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: py
     rig = start(handlers=2)
     rig.create_topic("t", partitions=4)
     monkeypatch.setattr(PartitionTransfer, "_arrived", stumble)
-    with pytest.raises(FatalError, match="ended half way"):
+    with pytest.raises(FatalError, match="unexpected error in the transfer"):
         rig.set_handler_count(1)
     rig.kill(0)
 

@@ -202,6 +202,6 @@ def test_a_surprise_in_a_deletion_ends_the_role(rig: LogRig) -> None:
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
     use_below_segments(log, _FailingRename(2, ValueError("a mistake")))
-    with pytest.raises(FatalError, match="ended half way"):
+    with pytest.raises(FatalError, match="unexpected error in a deletion of segments"):
         log.retention.advance_start(3)
     log.close(clean=False)

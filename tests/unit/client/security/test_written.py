@@ -81,7 +81,7 @@ def test_login_without_equivalent_setting_is_rejected(certificates: Certificates
     token = ClientSecurity(None, ClientLogin("OAUTHBEARER", token="a.b.c"))
     with pytest.raises(ConfigError, match="from a file"):
         java_properties(token)
-    with pytest.raises(ConfigError, match="by their own arguments"):
+    with pytest.raises(ConfigError, match="cannot translate a login with a token"):
         kafka_python_arguments(token)
     trust = certificates.write("trust3.p12", certificates.authority.trust_store(STRANGE))
     with pytest.raises(ConfigError, match="PEM files"):
