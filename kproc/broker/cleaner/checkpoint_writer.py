@@ -16,7 +16,6 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import Fs, StorageFailure
-from kproc.broker.storage.log_start import read_start_mark
 from kproc.broker.storage.offset_checkpoints import (
     PartitionId,
     confirms_log_start,
@@ -37,8 +36,6 @@ class CheckpointWriter:
         self._recovery_points = read_offset_checkpoint(fs, directory, checkpoints.RECOVERY_POINT_FILE).by_id
         log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
         self._log_starts = log_starts.by_id
-        # True if _log_starts may lack starts that only the marks of the partitions' directories have.
-        self._needs_marks = not log_starts.is_complete
         # Log starts without a topic id, from an older kproc. Each is checked at the first write after the metadata have
         # arrived, and again at every later write as long as its partition's files cannot be read.
         self._named_starts = log_starts.by_name
@@ -53,30 +50,12 @@ class CheckpointWriter:
             return
         self._update(image)
         self._replace(checkpoints.RECOVERY_POINT_FILE, self._recovery_points, image)
-        self._replace_log_starts(image)
+        self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
 
     def write_log_starts(self, image: ClusterImage) -> None:
         """Replace only the files of the log starts, for a DeleteRecords that waits. Raises StorageFailure."""
         self._update(image)
-        self._replace_log_starts(image)
-
-    def _replace_log_starts(self, image: ClusterImage) -> None:
-        # Write no intact file before all marks were read. Its readers do not look at the marks any more, so deleted
-        # records of a partition that it lacks would return.
-        if self._needs_marks:
-            self._adopt_marks(image)
-            self._needs_marks = False
         self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
-
-    def _adopt_marks(self, image: ClusterImage) -> None:
-        """Add the log starts in the marks of the partitions' directories, because the file with ids was lost."""
-        for topic in image.topics_by_id.values():
-            for partition in topic.partitions:
-                directory = self._directory / f"{topic.name}-{partition.index}"
-                key = (topic.topic_id, partition.index)
-                mark = read_start_mark(self._fs, directory, topic.topic_id)
-                if mark > self._log_starts.get(key, 0):
-                    self._log_starts[key] = mark
 
     def _update(self, image: ClusterImage) -> None:
         """Update the offsets from the partition table's rows, and drop those of partitions that no longer exist."""

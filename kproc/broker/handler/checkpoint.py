@@ -39,8 +39,8 @@ class Checkpoint:
     ) -> KnownOffsets:
         """Return the largest offsets of this topic id in the checkpoints and in the partition's row.
 
-        `directory` is the partition's directory. It is read only for an entry without a topic id, and if the file of
-        log starts with topic ids was missing or damaged. Raises StorageFailure.
+        `directory` is the partition's directory. It is read only for an entry without a topic id, and for a log start
+        without an entry. Raises StorageFailure.
         """
         partition = (topic.topic_id, index)
         recovery_point = self._recovery_points.by_id.get(partition, 0)
@@ -49,10 +49,9 @@ class Checkpoint:
         if row is not None:
             recovery_point = max(recovery_point, row.recovery_point)
             log_start = max(log_start, row.start_offset)
-        # The file with topic ids was lost, and no row has the partition. The directory's mark has the start of the last
-        # answered DeleteRecords. An intact file counts alone: it is older than a mark only in a restored data
-        # directory, where the mark's DeleteRecords has not happened.
-        elif not self._log_starts.is_complete:
+        # Neither the file with topic ids nor a row has the partition. If the file was lost, the directory's mark has
+        # the start. An entry counts alone: it is never older than the mark, unless the data directory was restored.
+        elif recorded_start is None:
             log_start = read_start_mark(self._fs, directory, topic.topic_id)
         named = self._log_starts.by_name.get((topic.name, index), 0)
         if named > log_start:

@@ -20,8 +20,6 @@ Rules for the reader:
   partition's own files confirm it. They do if partition.metadata has the topic's id, and the leader epochs begin at
   that offset or later. A DeleteRecords removes the epochs before it. Data directories of older versions have only such
   entries.
-- If the file of log starts with topic ids is missing or damaged, the marks of the partitions' directories count, too
-  (log_start.py). A new file with ids must contain these marks, because its readers do not read them any more.
 
 The cleaner is the only writer. Handlers read the files when they start.
 """
@@ -63,8 +61,6 @@ class OffsetCheckpoint(msgspec.Struct):
     by_name: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
     # True if the file with ids exists. Apache Kafka and older versions of kproc have none.
     has_ids: bool = False
-    # True if the file with ids exists, has a known version and is undamaged, so that by_id lacks no entry.
-    is_complete: bool = False
 
 
 def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> OffsetCheckpoint:
@@ -77,7 +73,7 @@ def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> Offs
     try:
         by_id = read_offsets_by_id(fs, path)
         if by_id is not None:
-            found.by_id, found.has_ids, found.is_complete = by_id, True, True
+            found.by_id, found.has_ids = by_id, True
     # Go on without the file. No crash damages it, because it is synced before its rename.
     except Corrupt as problem:
         found.has_ids = True
@@ -141,14 +137,8 @@ def discard_offsets(
         found = read_offset_checkpoint(fs, data_directory, file_name)
         by_id = {key: at for key, at in found.by_id.items() if key not in partitions and key[0] in names}
         by_name = {entry: at for entry, at in found.by_name.items() if entry not in replaced}
-        if (by_id, by_name) == (found.by_id, found.by_name):
-            continue
-        if found.is_complete:
+        if (by_id, by_name) != (found.by_id, found.by_name):
             write_offset_checkpoint(fs, data_directory, file_name, by_id, names, by_name)
-        else:
-            # Leave a damaged or missing file with ids as it is. An intact one without the lost log starts would stop
-            # its readers from using the marks of the partitions' directories.
-            checkpoints.write_offsets(fs, data_directory / file_name, by_name)
 
 
 def by_id_path(path: Path) -> Path:

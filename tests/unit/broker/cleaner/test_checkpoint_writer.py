@@ -11,13 +11,7 @@ import pytest
 from kproc.broker.calls.cleaner_calls import Done
 from kproc.broker.role.partition_table import CLOSED
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import StorageFailure
-from kproc.broker.storage.log_start import write_start_mark
-from kproc.broker.storage.offset_checkpoints import (
-    by_id_path,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
-)
+from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from kproc.broker.storage.os_fs import OsFs
 from tests.support.cleaner_rig import CHECK_MS, CleanerRig
 from tests.support.failing_fs import FailingFs
@@ -137,63 +131,6 @@ def test_log_start_by_name_stays_while_directory_is_unreadable(
     rig.advance_ms(CHECK_MS)
     by_id = read_offset_checkpoint(OsFs(), tmp_path, checkpoints.LOG_START_FILE).by_id
     assert by_id == {(FIRST_ID, 0): 40, (FIRST_ID, 1): 30, (FIRST_ID, 2): 3}
-
-
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_lost_log_starts_are_written_again_from_the_marks(
-    tmp_path: Path, start: Callable[..., CleanerRig], damage: str
-) -> None:
-    """Nobody opens the logs in this run. The next start finds an intact file, and does not read the marks."""
-    if damage == "flipped":
-        by_id_path(tmp_path / checkpoints.LOG_START_FILE).write_bytes(b"1\n0\n00000000\n")
-    for index in range(2):
-        (tmp_path / f"t-{index}").mkdir()
-    write_start_mark(OsFs(), tmp_path / "t-0", FIRST_ID, 40)
-    write_start_mark(OsFs(), tmp_path / "t-1", b"gone".ljust(16), 30)
-    rig = start()
-    rig.create("t", 3)
-    rig.write_row("t", 2, start=3, end=9, recovery=7)
-    rig.ask_for_checkpoints()
-    found = read_offset_checkpoint(OsFs(), tmp_path, checkpoints.LOG_START_FILE)
-    assert found.by_id == {(FIRST_ID, 0): 40, (FIRST_ID, 2): 3}
-    assert found.is_complete
-
-
-def test_mark_is_not_copied_beside_an_intact_file(tmp_path: Path, start: Callable[..., CleanerRig]) -> None:
-    """A restored data directory can have a mark that is newer than its files."""
-    write_checkpoints(tmp_path, log_start=40)
-    for index in range(2):
-        (tmp_path / f"t-{index}").mkdir()
-        write_start_mark(OsFs(), tmp_path / f"t-{index}", FIRST_ID, 50)
-    rig = start()
-    rig.create("t", 2)
-    rig.advance_ms(CHECK_MS)
-    assert rig.log_starts() == {("t", 0): 40}
-
-
-def test_unreadable_mark_delays_the_file_of_log_starts(
-    tmp_path: Path, start: Callable[..., CleanerRig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An intact file without that log start would bring deleted records back at the next start."""
-    (tmp_path / "t-0").mkdir()
-    write_start_mark(OsFs(), tmp_path / "t-0", FIRST_ID, 40)
-    rig = start()
-    rig.create("t", 2)
-    rig.write_row("t", 1, start=3, end=9, recovery=7)
-
-    def fail(_fs: OsFs, _descriptor: int) -> bytes:
-        raise StorageFailure("unreadable")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OsFs, "read_start_mark", fail)
-        rig.advance_ms(CHECK_MS)
-        rig.ask_for_checkpoints()
-    assert rig.replies() == [Done("unreadable")]
-    assert rig.recovery_points() == {("t", 1): 7}
-    assert not by_id_path(tmp_path / checkpoints.LOG_START_FILE).exists()
-    rig.advance_ms(CHECK_MS)
-    found = read_offset_checkpoint(OsFs(), tmp_path, checkpoints.LOG_START_FILE)
-    assert found.by_id == {(FIRST_ID, 0): 40, (FIRST_ID, 1): 3}
 
 
 def test_nothing_is_written_before_metadata_arrives(tmp_path: Path, start: Callable[..., CleanerRig]) -> None:

@@ -107,16 +107,12 @@ def test_offsets_of_a_row_count_where_they_are_larger(start: Start) -> None:
     assert checkpoint.offsets_of(topic, 1, directory, None) == KnownOffsets(0, 0, None)
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_directory_mark_counts_if_the_checkpoint_is_lost(start: Start, damage: str) -> None:
+def test_directory_mark_counts_without_an_entry_in_checkpoint(start: Start) -> None:
     """Both files of log starts are lost: the mark of the same topic id has the start of an answered DeleteRecords."""
     rig = start()
     rig.create_topic("t")
     assert produce(rig, "t", b"a", b"b", b"c") == (0, 0)
     directory = rig.directory / "t-0"
-    if damage == "flipped":
-        (rig.directory / checkpoints.LOG_START_FILE).write_bytes(b"0\n1\n")
-        by_id_path(rig.directory / checkpoints.LOG_START_FILE).write_bytes(b"1\n0\n00000000\n")
     write_start_mark(OsFs(), directory, b"o" * 16, 2)
     restart_broker(rig)
     assert rig.open("t").log.state.start_offset == 0, "the mark is of another topic"
@@ -126,20 +122,6 @@ def test_directory_mark_counts_if_the_checkpoint_is_lost(start: Start, damage: s
     write(rig, "t", id_of(rig), log_start=1)
     restart_broker(rig)
     assert rig.open("t").log.state.start_offset == 1, "of a restored data directory the checkpoint counts"
-
-
-def test_directory_mark_is_not_read_beside_an_intact_file(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for a log without an entry: a restored data directory can have a mark that is newer than its files."""
-    rig = start()
-    rig.create_topic("t")
-    assert produce(rig, "t", b"a", b"b", b"c") == (0, 0)
-    write_start_mark(OsFs(), rig.directory / "t-0", id_of(rig), 2)
-    write(rig, "other", b"o" * 16)
-    read: list[int] = []
-    monkeypatch.setattr(OsFs, "read_start_mark", lambda _fs, descriptor: read.append(descriptor))
-    restart_broker(rig)
-    assert rig.open("t").log.state.start_offset == 0
-    assert read == []
 
 
 def test_log_that_ends_below_its_start_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:

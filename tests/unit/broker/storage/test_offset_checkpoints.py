@@ -12,7 +12,6 @@ from kproc.broker.storage.offset_checkpoints import (
     OffsetCheckpoint,
     by_id_path,
     confirms_log_start,
-    discard_offsets,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
@@ -31,7 +30,7 @@ def test_offset_checkpoint_is_written_by_id_and_by_name(tmp_path: Path) -> None:
     assert (tmp_path / f"{LOG_START_FILE}.by-id").read_text().startswith(body)
     by_name = {("one", 0): 7, ("one", 11): 2**40, ("two", 0): 0}
     assert read_offset_checkpoint(FS, tmp_path, LOG_START_FILE) == OffsetCheckpoint(
-        OFFSETS, by_name, has_ids=True, is_complete=True
+        OFFSETS, by_name, has_ids=True
     )
 
 
@@ -53,8 +52,7 @@ def test_damaged_offset_checkpoint_by_id_is_empty(tmp_path: Path, caplog: pytest
         damaged.append(bytes(flipped))
     for each in damaged:
         path.write_bytes(each)
-        found = read_offset_checkpoint(FS, tmp_path, LOG_START_FILE)
-        assert (found.by_id, found.is_complete) == ({}, False), each
+        assert read_offset_checkpoint(FS, tmp_path, LOG_START_FILE).by_id == {}, each
     assert f"checkpoint=ignored {path}" in caplog.text
 
 
@@ -69,16 +67,6 @@ def test_damaged_offset_checkpoint_by_name_is_empty(
     found = read_offset_checkpoint(FS, tmp_path, LOG_START_FILE)
     assert (found.by_id, found.by_name) == (OFFSETS, {})
     assert f"checkpoint=ignored {tmp_path / LOG_START_FILE}" in caplog.text
-
-
-def test_discard_offsets_does_not_replace_a_damaged_file(tmp_path: Path) -> None:
-    """The log starts of the other partitions are lost: an intact file would hide that from its readers."""
-    write_offset_checkpoint(FS, tmp_path, LOG_START_FILE, OFFSETS, NAMES)
-    by_id_path(tmp_path / LOG_START_FILE).write_bytes(b"damaged")
-    discard_offsets(FS, tmp_path, {(ONE, 0)}, NAMES)
-    found = read_offset_checkpoint(FS, tmp_path, LOG_START_FILE)
-    assert not found.is_complete
-    assert found.by_name == {("one", 11): 2**40, ("two", 0): 0}
 
 
 def test_confirms_log_start_needs_the_topic_id_and_its_epochs(tmp_path: Path) -> None:
