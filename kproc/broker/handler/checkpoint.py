@@ -35,12 +35,19 @@ class Checkpoint:
         self._log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
 
     def offsets_of(
-        self, topic: TopicImage, index: int, directory: Path, row: PartitionRow | None = None
+        self,
+        topic: TopicImage,
+        index: int,
+        directory: Path,
+        row: PartitionRow | None = None,
+        *,
+        is_row_torn: bool = False,
     ) -> KnownOffsets:
         """Return the largest offsets of this topic id in the checkpoints and in the partition's row.
 
-        `directory` is the partition's directory. It is read only for an entry without a topic id, and for a log start
-        without an entry. Raises StorageFailure.
+        `is_row_torn`: an owner died while it wrote the row, so that `row` is None. `directory` is the partition's
+        directory. It is read only for an entry without a topic id, for a log start without an entry, and for a torn
+        row. Raises StorageFailure.
         """
         partition = (topic.topic_id, index)
         recovery_point = self._recovery_points.by_id.get(partition, 0)
@@ -51,8 +58,10 @@ class Checkpoint:
             log_start = max(log_start, row.start_offset)
         # Neither the file with topic ids nor a row has the partition. If the file was lost, the directory's mark has
         # the start. An entry counts alone: it is never older than the mark, unless the data directory was restored.
-        elif recorded_start is None:
-            log_start = read_start_mark(self._fs, directory, topic.topic_id)
+        # A torn row is another exception: the dead owner can have answered a DeleteRecords after this Handler had read
+        # the file.
+        elif recorded_start is None or is_row_torn:
+            log_start = max(log_start, read_start_mark(self._fs, directory, topic.topic_id))
         named = self._log_starts.by_name.get((topic.name, index), 0)
         if named > log_start:
             recorded_start = named

@@ -88,7 +88,8 @@ class LogOpener:
     def _load(
         self, directory: Path, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None
     ) -> Log:
-        known = self._checkpoint.offsets_of(topic, partition.index, directory, row)
+        is_row_torn = row is None and not self._table.is_untouched(partition)
+        known = self._checkpoint.offsets_of(topic, partition.index, directory, row, is_row_torn=is_row_torn)
         trusted = None
         # The row is what the former owner published after its last append. Its writes are in the page cache
         # even if it has died, so that the recovery need not look for the end of the log.

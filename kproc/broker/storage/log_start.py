@@ -12,9 +12,10 @@ lost, and the log is not opened. A start in `log-start-offset-checkpoint.by-id` 
 stop.
 
 `user.kproc.start`, an attribute of the partition's directory, repeats the start of the last DeleteRecords that was
-answered. It counts only if the log has no entry in `log-start-offset-checkpoint.by-id`, because both files of log
-starts were damaged or removed. It is the offset and a checksum of the offset and the topic id, so that neither a
-damaged attribute nor one of another topic hides records.
+answered. It counts if the log has no entry in `log-start-offset-checkpoint.by-id`, because both files of log starts
+were damaged or removed. It also counts if the log's owner died while it wrote its row of the partition table, because
+the next owner may have read the file before that DeleteRecords. It is the offset and a checksum of the offset and the
+topic id, so that neither a damaged attribute nor one of another topic hides records.
 """
 
 from __future__ import annotations
