@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kproc.broker.config import Config
@@ -84,6 +84,10 @@ class MemoryLog:
             write.on_done(0)
 
 
+# The arguments of `Rig.offset_row` besides those of the request.
+_ROW = {"leader_epoch", "topic_id", "expires", "metadata"}
+
+
 class Rig:
     """A coordinator that may be lost and loaded again from its log."""
 
@@ -138,7 +142,12 @@ class Rig:
             coordinator.tick(group_id)
 
     def commit(self, offset: int, *, topic: str = "t", group: str = "g", **more: Any) -> list[int]:
-        codes: list[int] = []
+        row = self.offset_row(topic, group, offset=offset, **{name: more.pop(name) for name in _ROW & set(more)})
+        return self.commit_rows([row], group, **more)
+
+    def offset_row(
+        self, topic: str = "t", group: str = "g", *, offset: int = 1, **more: Any
+    ) -> tuple[OffsetKey, CommittedOffset]:
         value = CommittedOffset(
             offset=offset,
             commit_timestamp_ms=self.clock.wall_ms(),
@@ -147,10 +156,14 @@ class Rig:
             expire_timestamp_ms=more.pop("expires", -1),
             metadata=more.pop("metadata", ""),
         )
+        return OffsetKey(group, topic, 0), value
+
+    def commit_rows(
+        self, rows: Sequence[tuple[OffsetKey, CommittedOffset]], group: str = "g", **more: Any
+    ) -> list[int]:
+        codes: list[int] = []
         fields = {"member_id": "", "group_instance_id": None, "generation": -1, "knows_unknown_group": True}
-        request = CommitRequest(
-            group_id=group, offsets=[(OffsetKey(group, topic, 0), value)], **{**fields, **more}
-        )
+        request = CommitRequest(group_id=group, offsets=list(rows), **{**fields, **more})
         self.coordinator.offset_requests.commit(request, codes.append)
         return codes
 

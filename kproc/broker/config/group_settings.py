@@ -49,8 +49,9 @@ class GroupSettings:
     kproc_group_members_max_bytes: int = setting(
         SIZE,
         MEMBERS_BYTES_MAX,
-        "Memory that the members of all groups may take in a Handler. A member takes at least 5 KiB. Beyond it, new "
-        "members and longer subscriptions are rejected with GROUP_MAX_SIZE_REACHED.",
+        "Memory that the members of all groups may take in a Handler. A member takes at least 3 KiB, and its group "
+        "2 KiB. Beyond it, new members are rejected with GROUP_MAX_SIZE_REACHED. Longer subscriptions and assignments "
+        "of known members may use twice as much.",
         at_least(1 << 20),
     )
     kproc_group_offsets_max_bytes: int = setting(

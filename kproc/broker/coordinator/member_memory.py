@@ -14,12 +14,12 @@ from kproc.broker.config.group_settings import MEMBERS_BYTES_MAX
 from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit, bytes_of_texts
 from kproc.common.errors import ErrorCode, KafkaError
 
-# A content or an assignment of at most this size is part of MEMBER_BYTES. So a member whose short subscription or
-# assignment grows a little is never rejected.
+# A content or an assignment of at most this size is part of MEMBER_BYTES.
 SMALL_BYTES: Final = 1 << 10
-# The memory of a member beside its texts and a larger content: its objects and table rows, and its group if it is the
-# only member. Measured with 12,000 classic groups of one member.
-MEMBER_BYTES: Final = 5 << 10
+# The memory of a member beside its texts and a larger content, and of a group without its members and offsets: objects
+# and table rows. Measured with 12,000 classic groups of one member.
+MEMBER_BYTES: Final = 3 << 10
+GROUP_BYTES: Final = 2 << 10
 # The memory of an assigned partition in the target and the state of its member, and in the tables of its group.
 PARTITION_BYTES: Final = 380
 # The memory of a name or protocol beside the string: its place in the tuple, and its row in the counts of its group.
@@ -94,13 +94,13 @@ class HeldMemory(Generic[C]):
             shared.member_count += 1
 
     @property
-    def releasable_bytes(self) -> int:
-        """The bytes that no longer count after this object is released.
+    def replaceable_bytes(self) -> int:
+        """The bytes that no longer count after this object is replaced.
 
-        A content that other members share still counts.
+        The assignment is not among them, because the member keeps it, nor is a content that other members share.
         """
-        alone = self._shared is not None and self._shared.member_count == 1
-        return self._counted.size + (self._shared.size if alone and self._shared is not None else 0)
+        shared = self._shared
+        return self._base_bytes + (shared.size if shared is not None and shared.member_count == 1 else 0)
 
     def count_assignment(self, size: int) -> None:
         """Count the member's assignment in bytes, in place of its former one."""
@@ -128,15 +128,17 @@ class MemberMemory:
         """Return True if there is room for these contents.
 
         own_bytes: the memory of the members without their contents. `replaced`: the memory that is released when the
-        contents are stored. A member that does not grow always has room.
+        contents are stored. A member that does not grow always has room, and one that grows may use the limit's
+        reserve, so that members that work are not rejected.
         """
         sizes = {content: content.size for content in contents}
         # Equal contents count once, and those of present members count already.
         added = own_bytes + sum(
             counted_bytes(size) for content, size in sizes.items() if content not in self._shared
         )
-        freed = 0 if replaced is None else replaced.releasable_bytes
-        return self.limit.has_room(added - freed)
+        if replaced is None:
+            return self.limit.has_room(added)
+        return self.limit.has_room(added - replaced.replaceable_bytes, with_reserve=True)
 
     def check_room(
         self, *contents: Content, own_bytes: int = 0, replaced: HeldMemory[Any] | None = None
@@ -148,6 +150,10 @@ class MemberMemory:
                 "The members of all groups have reached their limit of memory, "
                 f"{self.limit.setting}={self.limit.bytes_max}. Subscribe to fewer topics, or stop other members.",
             )
+
+    def hold_group(self, group_id: str) -> CountedMemory:
+        """Count a group until it releases the returned object. It stays for minutes after its members have left."""
+        return CountedMemory(self.limit, GROUP_BYTES + bytes_of_texts(group_id))
 
     def hold(self, content: C, own_bytes: int = 0) -> HeldMemory[C]:
         """Count a content and the other memory of its member. Return the object by which the member holds it.

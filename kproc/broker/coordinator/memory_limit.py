@@ -8,39 +8,51 @@ coordinator is discarded.
 from __future__ import annotations
 
 import logging
-from sys import getsizeof
+from typing import Final
 
 logger = logging.getLogger(__name__)
+
+# The memory of a string without its characters.
+_STRING_BYTES: Final = 50
 
 
 def bytes_of_texts(*texts: str | None) -> int:
     """Return the memory of some strings. None takes no memory."""
-    # Python's size of a string, because one unusual character makes each character of a text take 4 bytes.
-    return sum(getsizeof(text) for text in texts if text is not None)
+    # One character outside of ASCII can make each character of a text take 4 bytes. `getsizeof` would not do: it grows
+    # when Python keeps an encoded copy of the text, so more would be subtracted in the end than was added at first.
+    return sum(_STRING_BYTES + len(text) * (1 if text.isascii() else 4) for text in texts if text is not None)
 
 
 class MemoryLimit:
     """The limit of one setting in bytes, and the bytes that count towards it now."""
 
-    __slots__ = ("_is_full", "bytes_max", "setting", "used_bytes")
+    __slots__ = ("_is_full", "_loaded_bytes", "bytes_max", "setting", "used_bytes")
 
     def __init__(self, setting: str, bytes_max: int) -> None:
         self.setting = setting
         self.bytes_max = bytes_max
         self.used_bytes = 0
         self._is_full = False
+        self._loaded_bytes = 0  # The largest number of bytes in use after a load.
 
     def has_room(self, added_bytes: int, *, with_reserve: bool = False) -> bool:
         """Return True if this number of bytes can be added without exceeding the limit, or if nothing is added.
 
-        with_reserve: twice the limit, so that known owners can still grow when new ones are rejected. Log the first
-        time that there is no room, until a tenth of the limit is free again.
+        with_reserve: twice the limit, or twice what a load has counted if that is more. So known owners can still grow
+        when new ones are rejected. Log the first time that there is no room, until a tenth of the limit is free again.
         """
-        bytes_max = self.bytes_max * 2 if with_reserve else self.bytes_max
+        bytes_max = 2 * max(self.bytes_max, self._loaded_bytes) if with_reserve else self.bytes_max
         has_room = added_bytes <= 0 or self.used_bytes + added_bytes <= bytes_max
         if has_room == self._is_full:
             self._report(has_room=has_room)
         return has_room
+
+    def accept_load(self) -> None:
+        """Let known owners grow beyond what a coordinator has loaded from its log, which can exceed the limit.
+
+        The limit may have been lowered, or fewer Handlers than before have all coordinators.
+        """
+        self._loaded_bytes = max(self._loaded_bytes, self.used_bytes)
 
     def _report(self, *, has_room: bool) -> None:
         if not has_room:

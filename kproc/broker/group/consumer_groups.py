@@ -251,6 +251,7 @@ class ConsumerGroups:
         )
         if not self._write_downgrade(group, snapshot):
             return
+        group.release_memory()
         classic = self._groups[group_id] = ClassicGroup(group_id, self._classic)
         for _ in classic.restore(snapshot):
             pass

@@ -99,6 +99,7 @@ class GroupCoordinator:
         log: CoordinatorLog[Any],
     ) -> None:
         self._config = config
+        self._cluster = cluster
         self._timing = timing
         self._deadlines = deadlines
         self._log = log
@@ -142,6 +143,8 @@ class GroupCoordinator:
 
     def _finish_loading(self, topics: KnownTopics) -> Work:
         yield from self._loading.build_groups(topics)
+        self._cluster.member_memory.limit.accept_load()
+        self._cluster.offset_memory.accept_load()
         if topics.deleted:
             yield from self._removal.remove_deleted(topics.gone)
             yield from self.shares.states.remove_topics(topics.gone)
@@ -423,6 +426,8 @@ class GroupCoordinator:
         if isinstance(group, ClassicGroup):
             group.kill()
             self._classic.responses.send()
+        elif group is not None:
+            group.release_memory()
 
     # -- time --------------------------------------------------------------------------------------------------
 
@@ -499,6 +504,7 @@ class GroupCoordinator:
         self._groups.clear()
         for name in (RESPONSES, _STEPS):
             self._deadlines.discard((self, name))
+        self.offsets.release_memory()
         self.steps.replace_all(self._resign_all(groups))
 
     def _resign_all(self, groups: dict[str, Group]) -> Work:
@@ -510,9 +516,11 @@ class GroupCoordinator:
             # Each step frees the memory of its groups, because freeing all of it in one step would take long, too.
             group = groups.pop(group_id)
             self._deadlines.discard((self, group_id))
-            # No request waits in a group of another protocol.
             if isinstance(group, ClassicGroup):
                 yield from group.resign()
+            else:
+                # No request waits in a group of another protocol.
+                group.release_memory()
             yield _RESIGN_COST
             yield from self._classic.responses.send_all()
         yield from self._classic.responses.send_all()

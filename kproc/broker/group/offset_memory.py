@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sys import getsizeof
 from typing import Final
 
 from kproc.broker.config.group_settings import OFFSETS_BYTES_MAX
-from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit
+from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit, bytes_of_texts
 from kproc.broker.group.records import CommittedOffset
 
 # The memory of an offset without its metadata, and of a group that has offsets, without its id.
@@ -21,7 +20,7 @@ def offset_limit(bytes_max: int = OFFSETS_BYTES_MAX) -> MemoryLimit:
 
 def bytes_of_offset(value: CommittedOffset) -> int:
     """Return the memory of one offset."""
-    return OFFSET_BYTES + getsizeof(value.metadata)
+    return OFFSET_BYTES + bytes_of_texts(value.metadata)
 
 
 class OffsetMemory:
@@ -42,11 +41,11 @@ class OffsetMemory:
 
     def add_group(self, group_id: str) -> None:
         """Count a group that has got its first offset."""
-        self._counted.add(GROUP_BYTES + getsizeof(group_id))
+        self._counted.add(GROUP_BYTES + bytes_of_texts(group_id))
 
     def remove_group(self, group_id: str) -> None:
         """Stop to count a group that has lost its last offset."""
-        self._counted.add(-GROUP_BYTES - getsizeof(group_id))
+        self._counted.add(-GROUP_BYTES - bytes_of_texts(group_id))
 
     def release(self) -> None:
         """Count nothing any more, because the coordinator has discarded its offsets.

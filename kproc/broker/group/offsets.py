@@ -116,9 +116,11 @@ class GroupOffsets:
         # Look for known offsets only if there is no room for all, because a request can have many.
         if limit.used_bytes + added <= limit.bytes_max:
             return True
-        new = sum(bytes_of_offset(value) for key, value in offsets if not self.is_known(key))
-        replaced = (self._replaced_by(key, producer) for key, _value in offsets)
-        growth = added - sum(bytes_of_offset(value) for value in replaced if value is not None)
+        last = dict(offsets)  # If a request repeats a partition, its last offset counts.
+        new = sum(bytes_of_offset(value) for key, value in last.items() if not self.is_known(key))
+        replaced = (self._replaced_by(key, producer) for key in last)
+        growth = sum(map(bytes_of_offset, last.values()))
+        growth -= sum(bytes_of_offset(value) for value in replaced if value is not None)
         return limit.has_room(new) and limit.has_room(growth, with_reserve=True)
 
     def _replaced_by(self, key: OffsetKey, producer: Producer | None) -> CommittedOffset | None:
@@ -202,6 +204,10 @@ class GroupOffsets:
                 count += _count_by_name(key.topic, key.partition, value, topics, known_ids)
         return count
 
+    def release_memory(self) -> None:
+        """Stop to count these offsets, because the coordinator resigns. They can be freed after the next is loaded."""
+        self._memory.release()
+
     def discard_group(self) -> bool:
         """Discard the offsets of any one group, so that their memory is freed in steps.
 
@@ -209,8 +215,6 @@ class GroupOffsets:
         """
         if self._by_group:
             self._by_group.popitem()
-        if not self._by_group:
-            self._memory.release()
         return bool(self._by_group)
 
     def expired_of(

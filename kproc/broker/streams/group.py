@@ -434,6 +434,13 @@ class StreamsGroup:
         """The state's name as ListGroups shows it."""
         return state_name(self.state)
 
+    def release_memory(self) -> None:
+        """Stop to count the group and its members, because it is removed or its coordinator resigns.
+
+        Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
+        """
+        self._memory.release(self.state.members.values())
+
     @property
     def is_empty(self) -> bool:
         """True if the group has no members."""

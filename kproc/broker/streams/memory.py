@@ -7,7 +7,7 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from sys import getsizeof
 from typing import Final
 
@@ -17,6 +17,7 @@ from kproc.broker.coordinator.member_memory import (
     MemberMemory,
     member_bytes,
 )
+from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.streams.records import StreamsMember
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
 from kproc.broker.streams.tasks import Task
@@ -35,16 +36,23 @@ class StreamsMemory:
     is removed.
     """
 
-    __slots__ = ("_contents", "_group_id", "_topology")
+    __slots__ = ("_contents", "_group", "_group_id", "_topology")
 
     def __init__(self, state: StreamsGroupState, contents: MemberMemory) -> None:
         self._group_id = state.group_id
         self._contents = contents
+        self._group: CountedMemory | None = contents.hold_group(state.group_id)
         self._topology: HeldMemory[GroupContent] | None = None
         if state.topology is not None:
             self._topology = contents.hold(self._content_of(state.topology, state.target_task_count))
         for member in state.members.values():
             self._count_member(member)
+
+    def release(self, members: Iterable[StreamsGroupMember]) -> None:
+        """Stop to count the group and its members."""
+        self._group = self._topology = None
+        for member in members:
+            member.held = None
 
     def count_topology(self, topology: Topology, task_count: int) -> None:
         """Count the group's topology and its tasks.

@@ -131,6 +131,7 @@ class TransactionCoordinator:
             if entry.appended.state in PREPARED:
                 decided.append(entry)
             yield _CHECK_COST
+        self._environment.memory.accept_load()
         # Sync the decisions before their markers are sent, because the last coordinator may have died before the
         # decisions were durable.
         if decided:
@@ -471,6 +472,8 @@ class TransactionCoordinator:
     def abandon(self) -> None:
         """Resign without appending the queued writes, because an exception left the state half changed."""
         self._is_over = self._markers.is_over = True
+        # The next coordinator may be loaded before the ids are freed.
+        self._memory.resize(0)
         for name in (_TIMEOUTS, MARKERS, _WAITING):
             self._deadlines.discard((self, name))
         self.steps.replace_all(self._answer_waiting())
@@ -483,7 +486,6 @@ class TransactionCoordinator:
         while self._entries:
             self._entries.popitem()
             yield 1
-        self._memory.resize(0)
 
 
 def _no_id(error: KafkaError) -> ErrorCode:

@@ -100,11 +100,11 @@ def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
 
 @pytest.mark.parametrize("content", ["{", "[" * 100_000, "[]", "\\377"])
 def test_damaged_ready_file_is_reported_in_one_line(scratch, monkeypatch, content):
-    def command(_broker: Broker, directory: Path) -> list[str]:
+    def command(_setup: BrokerSetup, directory: Path, _last: object = None) -> list[str]:
         ready = shlex.quote(str(directory / "ready.json"))
         return ["sh", "-c", f"printf '{content}' > {ready}.new; mv {ready}.new {ready}; exec sleep 600"]
 
-    monkeypatch.setattr(Broker, "_command", command)
+    monkeypatch.setattr(BrokerSetup, "start_command", command)
     broker = Broker()
     with pytest.raises(BrokerFailed, match=r"^[^\n]*/ready.json is not the ready file of a broker: [^\n]+$"):
         broker.start()

@@ -76,6 +76,8 @@ class ClassicGroup:
     def restore(self, snapshot: GroupSnapshot) -> Work:
         """Restore a new group from its record in the log. The caller must call `start_sessions` afterwards."""
         state, roster = self.state, self.roster
+        if snapshot.protocol_type:
+            state.hold_memory()
         state.generation = snapshot.generation
         state.current_state_timestamp_ms = snapshot.current_state_timestamp_ms
         roster.protocol_type = snapshot.protocol_type or None
@@ -298,6 +300,7 @@ class ClassicGroup:
             state.roster.remove(member)
             yield _REMOVE_COST
         state.update_topics()
+        state.release_memory()
 
     # Deletion and expiry of offsets.
 

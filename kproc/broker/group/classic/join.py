@@ -180,6 +180,7 @@ class ClassicJoin:
         member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.mark_newcomer()
         state.roster.add(member)
+        state.hold_memory()
         member.hold_memory(state.environment.member_memory, state.group_id)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kproc.broker.coordinator.member_memory import GroupContent, HeldMemory, MemberMemory
+from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.rules import write_error
 from kproc.broker.group.classic.members import NEVER_MS, Member, Roster
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
@@ -101,7 +102,7 @@ class ClassicState:
     """The fields of one group, its pending writes, and its descriptions for other requests."""
 
     __slots__ = (
-        "_held_topics", "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment",
+        "_held_topics", "_memory", "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment",
         "generation", "group_id", "protocol_name", "roster", "subscribed_topics", "wake_ms",
     )  # fmt: skip
 
@@ -115,6 +116,7 @@ class ClassicState:
         # The topics that the members subscribe to. None if they are unknown, or if the group is no consumer group.
         self.subscribed_topics: frozenset[str] | None = None
         self._held_topics: HeldMemory[GroupContent] | None = None  # Counts these topics.
+        self._memory: CountedMemory | None = None  # Counts the group. None while it has only stored offsets.
         self.current_state_timestamp_ms = environment.wall_ms()
         # The time of the next tick. No deadline is earlier. Heartbeats move deadlines to a later time without changing
         # this; the next tick does.
@@ -124,6 +126,15 @@ class ClassicState:
         self._write_count = 0
 
     # Change.
+
+    def hold_memory(self) -> None:
+        """Count the memory of the group, because it gets a member. Its offsets are counted by themselves."""
+        if self._memory is None:
+            self._memory = self.environment.member_memory.hold_group(self.group_id)
+
+    def release_memory(self) -> None:
+        """Stop to count the group, because it is removed."""
+        self._memory = self._held_topics = None
 
     def enter(self, state: GroupState) -> None:
         """Change the state. `PREVIOUS` has the allowed changes."""

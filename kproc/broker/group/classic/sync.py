@@ -84,7 +84,7 @@ class ClassicSync:
             counted_bytes(len(assignments.get(member.member_id, b""))) - counted_bytes(len(member.assignment))
             for member in members
         )
-        return self._state.environment.member_memory.limit.has_room(added)
+        return self._state.environment.member_memory.limit.has_room(added, with_reserve=True)
 
     def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
         """Write the leader's assignment, then answer the SyncGroup of each member.

@@ -431,6 +431,13 @@ class ConsumerGroup:
         """The state's name as ListGroups shows it."""
         return self.state.state_name
 
+    def release_memory(self) -> None:
+        """Stop to count the group and its members, because it is removed or its coordinator resigns.
+
+        Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
+        """
+        self.state.release_memory()
+
     @property
     def is_empty(self) -> bool:
         """True if the group has no members."""

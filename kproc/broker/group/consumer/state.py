@@ -64,6 +64,7 @@ class ConsumerGroupState:
 
     __slots__ = (
         "_expression_memory",
+        "_group_memory",
         "_targets",
         "epoch",
         "expressions",
@@ -85,6 +86,7 @@ class ConsumerGroupState:
         self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self.expressions: dict[str, ExpressionTopics] = {}
         self._expression_memory = CountedMemory(self.member_memory.limit)
+        self._group_memory: CountedMemory | None = self.member_memory.hold_group(group_id)
         self.owners: dict[
             tuple[bytes, int], str
         ] = {}  # Owned partitions, also those that wait for a revocation.
@@ -216,6 +218,13 @@ class ConsumerGroupState:
             self.subscriptions.add(metadata)
             if metadata.instance_id is not None:
                 self.instance_ids[metadata.instance_id] = member.member_id
+
+    def release_memory(self) -> None:
+        """Stop to count the group and its members."""
+        self._group_memory = None
+        self._expression_memory.resize(0)
+        for member in self.members.values():
+            member.held = None
 
     def _count_expressions(self) -> None:
         """Count the memory of the topic names that match the expressions. It is never rejected."""

@@ -7,7 +7,7 @@ when the group's coordinator may have resigned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -72,26 +72,47 @@ class ShareStates(msgspec.Struct, frozen=True):
 
         `on_done` gets the codes of all items at the end. Items that were not sent get NOT_COORDINATOR.
         """
-        codes: list[int] = []
+        _CallInParts(send, items, on_done, is_over, self.defer).receive([])
 
-        def send_part() -> None:
-            # Another Handler may coordinate the group now. The remaining calls could reset states that it has
-            # initialized since.
-            if is_over():
-                on_part([int(ErrorCode.NOT_COORDINATOR)] * (len(items) - len(codes)))
-            else:
-                send(items[len(codes) : len(codes) + ITEMS_AT_ONCE], on_part)
 
-        def on_part(part: list[int]) -> None:
-            codes.extend(part)
-            if len(codes) == len(items):
-                on_done(codes)
-            elif len(items) > _FREE_ITEMS:
-                self.defer(send_part)
-            else:
-                send_part()
+class _CallInParts(Generic[T]):
+    """One call with many items, which is sent in parts of ITEMS_AT_ONCE items."""
 
-        on_part([])
+    # A class and no nested functions: two functions that refer to each other would keep the group in memory until a
+    # garbage collection.
+    def __init__(
+        self,
+        send: Callable[[Sequence[T], OnCodes], None],
+        items: Sequence[T],
+        on_done: OnCodes,
+        is_over: Callable[[], bool],
+        defer: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._send = send
+        self._items = items
+        self._on_done = on_done
+        self._is_over = is_over
+        self._defer = defer
+        self._codes: list[int] = []
+
+    def receive(self, part: Sequence[int]) -> None:
+        """Add the error codes of a part, then send the next one. Call `on_done` after the last part."""
+        self._codes.extend(part)
+        if len(self._codes) == len(self._items):
+            self._on_done(self._codes)
+        elif len(self._items) > _FREE_ITEMS:
+            self._defer(self._send_part)
+        else:
+            self._send_part()
+
+    def _send_part(self) -> None:
+        sent = len(self._codes)
+        # Another Handler may coordinate the group now. The remaining calls could reset states that it has initialized
+        # since.
+        if self._is_over():
+            self.receive([int(ErrorCode.NOT_COORDINATOR)] * (len(self._items) - sent))
+        else:
+            self._send(self._items[sent : sent + ITEMS_AT_ONCE], self.receive)
 
 
 def _unavailable(items: Sequence[object], on_codes: OnCodes) -> None:

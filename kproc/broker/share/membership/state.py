@@ -19,6 +19,7 @@ from kproc.broker.coordinator.member_memory import (
     MemberMemory,
     SubscriptionContent,
 )
+from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
     NamedPartitions,
@@ -57,6 +58,7 @@ class ShareGroupState:
     """The epochs, members and assignments of one group, and the topics that have states in the share coordinator."""
 
     __slots__ = (
+        "_group_memory",
         "_name_users",
         "epoch",
         "group_id",
@@ -70,6 +72,7 @@ class ShareGroupState:
     def __init__(self, group_id: str, member_memory: MemberMemory | None = None) -> None:
         self.group_id = group_id
         self.member_memory = MemberMemory() if member_memory is None else member_memory
+        self._group_memory: CountedMemory | None = self.member_memory.hold_group(group_id)
         self.epoch = ShareEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ShareMember] = {}
@@ -150,6 +153,12 @@ class ShareGroupState:
             member.subscription = msgspec.structs.replace(subscription, topic_names=names)
             self._count_target(member.member_id)
             self._name_users.update(names)
+
+    def release_memory(self) -> None:
+        """Stop to count the group and its members."""
+        self._group_memory = None
+        for member in self.members.values():
+            member.held = None
 
     def _count_target(self, member_id: str) -> None:
         """Count the memory of a member's target assignment. It is never rejected, because the broker computes it."""

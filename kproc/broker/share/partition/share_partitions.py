@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kproc.broker.cluster.image import PartitionImage
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import Services
-    from kproc.broker.share.partition.holder_uses import HolderUses
 from kproc.broker.share.partition.messages import ShareHolder
 
 logger = logging.getLogger(__name__)

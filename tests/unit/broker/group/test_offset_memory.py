@@ -93,6 +93,27 @@ def test_offsets_count_until_they_are_removed(rig: Rig) -> None:
     assert limit.used_bytes == 0
 
 
+def test_repeated_partition_of_a_request_is_replaced_once(rig: Rig) -> None:
+    limit = rig.cluster.offset_memory
+    commit(rig)
+    commit(rig, topic="u")
+    limit.bytes_max = limit.used_bytes
+    offsets = [rig.offset_row("t")] * 50 + [rig.offset_row(f"new{number}") for number in range(5)]
+    assert rig.commit_rows(offsets) == FULL
+
+
+def test_known_offsets_may_grow_after_a_load_above_the_limit(rig: Rig) -> None:
+    limit = rig.cluster.offset_memory
+    commit(rig)
+    limit.bytes_max = limit.used_bytes // 3
+    assert commit(rig, producer=Producer(1, 0)) == FULL
+    rig.coordinator.resign()
+    run_steps(rig.coordinator)
+    rig.make()
+    assert commit(rig, producer=Producer(1, 0)) == [ErrorCode.NONE]
+    assert commit(rig, topic="u") == FULL
+
+
 def test_pending_offsets_count_until_their_transaction_ends(rig: Rig) -> None:
     limit = rig.cluster.offset_memory
     commit(rig)

@@ -32,6 +32,7 @@ LONG = "n" * 6_000
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_memory, "SMALL_BYTES", 2_000)
     monkeypatch.setattr(member_memory, "MEMBER_BYTES", 0)
+    monkeypatch.setattr(member_memory, "GROUP_BYTES", 0)
     monkeypatch.setattr(member_memory, "MEMBERS_BYTES_MAX", LIMIT)
 
 
@@ -93,12 +94,13 @@ def test_tasks_of_a_streams_group_count() -> None:
     member = HonestStreamsMember(rig, "m", topology=stateless)
     member.heartbeat()
     contents = rig.environment.cluster.member_memory
-    assert contents.has_room(GroupContent("x", "", LIMIT))
+    assert contents.has_room(GroupContent("x", "", LIMIT - 100))
     grown = LIMIT // TASK_BYTES - 5
     rig.set_topics({"t": grown})
     member.heartbeat()
     assert not contents.has_room(GroupContent("x", "", 2_001))
-    rig.set_topics({"t": LIMIT // TASK_BYTES + 1})
+    # A known group may use the reserve, up to twice the limit.
+    rig.set_topics({"t": 2 * LIMIT // TASK_BYTES + 1})
     with rejected(ErrorCode.GROUP_MAX_SIZE_REACHED):
         member.heartbeat()
     rig.set_topics({"t": grown})
@@ -141,6 +143,7 @@ def test_offsets_of_tasks_without_room_are_discarded() -> None:
     rig.set_topics({"t": 4})
     first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
     settle([first, second])
+    rig.environment.cluster.member_memory.limit.bytes_max = LIMIT // 2  # Known members have a reserve of as much.
     offsets = tuple((("0", partition), 7) for partition in range(30))
     first.heartbeat(task_offsets=offsets)
     second.heartbeat(task_end_offsets=offsets)

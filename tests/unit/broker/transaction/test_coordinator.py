@@ -494,6 +494,18 @@ def test_small_transactions_of_known_ids_have_a_reserve() -> None:
     assert limit < rig.memory.used_bytes <= 2 * limit
 
 
+def test_known_id_goes_on_after_a_load_above_the_limit() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    rig.memory.bytes_max = rig.memory.used_bytes // 3
+    assert rig.add(producer) == [ErrorCode.POLICY_VIOLATION]
+    rig.coordinator.resign()
+    run_steps(rig.coordinator)
+    rig.restart(rig.log.records)
+    assert rig.add(producer) == [NONE]
+    assert codes(rig.init(name="other")) == [ErrorCode.POLICY_VIOLATION]
+
+
 def test_ids_of_a_log_count_and_leave_with_their_coordinator() -> None:
     rig = CoordinatorRig()
     rig.ongoing()

@@ -66,6 +66,7 @@ def test_topics_without_room_block_all_topics(monkeypatch: pytest.MonkeyPatch) -
     """Two groups subscribe to 100 topics each, which take about 10 kB, and 400 bytes in the metadata."""
     monkeypatch.setattr(member_memory, "SMALL_BYTES", 1_000)
     monkeypatch.setattr(member_memory, "MEMBER_BYTES", 0)
+    monkeypatch.setattr(member_memory, "GROUP_BYTES", 0)
     monkeypatch.setattr(member_memory, "MEMBERS_BYTES_MAX", 15_000)
     names = b"".join(b"\x00\x02%02d" % number for number in range(100))
     protocols = (("range", b"\x00\x00" + b"\x00\x00\x00\x64" + names),)
@@ -82,7 +83,7 @@ def test_topics_without_room_block_all_topics(monkeypatch: pytest.MonkeyPatch) -
     assert rejoined.code == ErrorCode.NONE
     assert not other.group.is_subscribed_to("none")
     rig.make_stable(1, protocols=protocols)
-    all_bytes = GroupContent("x", "", 15_000)
+    all_bytes = GroupContent("x", "", 14_000)
     assert not rig.environment.member_memory.has_room(all_bytes)
     deque(rig.group.resign(), maxlen=0)
     assert rig.environment.member_memory.has_room(all_bytes)
