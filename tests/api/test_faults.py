@@ -377,6 +377,7 @@ def test_clear_within_the_block_of_a_rule_keeps_its_counts(faulty: Broker) -> No
     assert rule.counts == (0, 0)
 
 
+@pytest.mark.long
 def test_command_removes_a_rule_that_closes_every_connection(faulty: Broker) -> None:
     faulty.faults.close()
     command = [sys.executable, "-m", "kproc", "fault", "remove", "--all", "--bootstrap", faulty.bootstrap]
@@ -439,6 +440,7 @@ def test_malformed_request_is_rejected_while_rules_exist(faulty: Broker) -> None
     assert sum(rows) == 0
 
 
+@pytest.mark.long
 def test_held_answers_and_rules_survive_scaling() -> None:
     """Connections migrate with their held answers, new Handlers read the rules, and leaving ones keep nobody."""
     with forked_broker()({"num.io.threads": 2, "num.network.threads": 2}) as faulty, ExitStack() as stack:

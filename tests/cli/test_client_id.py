@@ -28,6 +28,7 @@ def client_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_all_requests_of_a_command_have_its_client_id(
     broker: kproc.Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:

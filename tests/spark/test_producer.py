@@ -263,6 +263,7 @@ def test_producer_without_idempotence_and_with_acks_0(monkeypatch: pytest.Monkey
         assert sequences == {-1}
 
 
+@pytest.mark.long
 def test_producer_splits_batches_by_max_message_bytes(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:

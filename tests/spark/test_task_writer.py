@@ -40,6 +40,7 @@ class Sent:
     def flush(self) -> None: ...
 
 
+@pytest.mark.long
 def test_writer_bounds_buffered_rows_over_all_topics() -> None:
     sent: Any = Sent()
     given = 0

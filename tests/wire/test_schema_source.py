@@ -17,6 +17,7 @@ def test_schema_table_equals_kio_and_additions() -> None:
     assert schema_table.PATH.read_text() == schema_source.make_table()
 
 
+@pytest.mark.long
 def test_schemas_are_read_back_unchanged() -> None:
     made = list(schema_source.make_schemas())
     assert len(made) > 600

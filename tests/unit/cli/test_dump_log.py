@@ -99,6 +99,7 @@ def problems_of(data: Path, capsys) -> list[tuple[str, str]]:
     return [(partition, row["file"]) for partition, row in rows]
 
 
+@pytest.mark.long
 def test_verify_finds_damage_in_each_file_of_a_data_directory(data: Path, capsys) -> None:
     """Also in a snapshot of the metadata and in the checkpoints, whose damage no log shows."""
     assert problems_of(data, capsys) == []

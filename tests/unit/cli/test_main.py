@@ -177,6 +177,7 @@ def test_exit_code_with_pythoninspect(words: list[str], code: int) -> None:
     assert (done.returncode, "SystemExit" in done.stderr) == (code, False)
 
 
+@pytest.mark.long
 def test_closed_standard_streams_are_opened_at_dev_null(tmp_path):
     """Otherwise files and sockets got the descriptors 0 to 2, and `kproc topic list >&-` showed a traceback."""
     code = (
@@ -190,6 +191,7 @@ def test_closed_standard_streams_are_opened_at_dev_null(tmp_path):
     assert os.readlink(tmp_path / "found") == "/dev/null /dev/null /dev/null"
 
 
+@pytest.mark.long
 def test_output_in_a_locale_without_the_characters_is_escaped(tmp_path):
     """`group list` ended with exit code 2 and called a Greek name no UTF-8. JSON is UTF-8 in every locale."""
     (tmp_path / "λ é").touch()

@@ -233,6 +233,7 @@ def test_broker_of_a_parent_with_blocked_signals_stops(scratch):
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@pytest.mark.long
 def test_restart_after_kill_names_restart_with_kill(scratch):
     broker = Broker().start()
     directory = broker._process.directory
@@ -243,6 +244,7 @@ def test_restart_after_kill_names_restart_with_kill(scratch):
     assert not broker.is_running
 
 
+@pytest.mark.long
 def test_restart_without_its_temporary_directory_says_so(scratch):
     broker = Broker(transport="inline").start()
     shutil.rmtree(broker._process.directory)
@@ -284,6 +286,7 @@ def test_shortage_of_descriptors_is_no_ended_process():
             session_members(os.getsid(0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
@@ -339,6 +342,7 @@ def test_blocks_of_a_stopped_broker_are_left_quietly(scratch):
         broker.restore(snapshot)
 
 
+@pytest.mark.long
 def test_methods_of_an_ended_broker_name_its_end(scratch):
     broker = Broker(transport="inline").start()
     broker.kill()

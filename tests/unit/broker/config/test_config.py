@@ -47,6 +47,7 @@ def test_names_are_the_fields_with_dots():
     assert not set(SETTINGS) & KNOWN_UNHONOURED
 
 
+@pytest.mark.long
 def test_every_setting_is_read_or_marked_without_effect():
     code = "\n".join(path.read_text() for path in KPROC.rglob("*.py"))
     # The declaration of a field does not read it.

@@ -216,6 +216,7 @@ def streams_work(count: int) -> Work:
     return assign_sticky(members, {"0": SubtopologyTasks(count, is_stateful=True)}, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work_of", [uniform_work, range_work, share_work, streams_work])
 def test_steps_of_a_large_target_are_short(work_of: Callable[[int], Work]) -> None:
     coordinator_steps = steps.Steps()

@@ -137,6 +137,7 @@ def test_one_slow_fetch_is_decoded_in_each_duty_cycle(
     assert not rig.handler()._requests.resting
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slow_parts", [1, 10], ids=["slow", "fast"])
 def test_fetch_is_freed_when_it_ends(start: Start, monkeypatch: pytest.MonkeyPatch, slow_parts: int) -> None:
     """A reference cycle would keep the reads of thousands of partitions until a full garbage collection."""

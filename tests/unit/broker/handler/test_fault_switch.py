@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.wait import PATIENCE_SECONDS
 
 
+@pytest.mark.long
 def test_broker_without_rules_imports_no_fault_injection() -> None:
     code = (
         "import sys\n"

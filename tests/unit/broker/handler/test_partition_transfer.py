@@ -673,6 +673,7 @@ def test_leaving_handler_does_not_wait_for_an_owner_that_is_away(start: Start) -
     assert produce(rig, 0, index, sequenced(1)) == (0, 1)
 
 
+@pytest.mark.long
 def test_stop_during_transfer_closes_unclaimed_partitions(start: Start) -> None:
     rig, index = start_with(start)
     assert produce(rig, 0, index, sequenced(0)) == (0, 0)

@@ -119,6 +119,7 @@ def test_divide_keeps_duplicates_of_unique_rows_together() -> None:
     ]
 
 
+@pytest.mark.long
 @in_one_test("key", WITH_ROWS)
 def test_joined_answer_equals_the_answer_to_the_whole_request(key: int) -> None:
     api = registry.APIS[key]

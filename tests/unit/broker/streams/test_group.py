@@ -372,6 +372,7 @@ def test_offsets_of_unknown_subtopologies_are_discarded(rig: StreamsRig) -> None
     assert described.task_offsets == described.task_end_offsets == ((("0", 1), 7),)
 
 
+@pytest.mark.long
 def test_random_histories_end_with_every_task_once() -> None:
     """Members of two processes join, leave, vanish and return, the coordinator restarts, and topics come and go."""
     join = Topology(

@@ -54,6 +54,7 @@ def test_failed_run_removes_the_ready_file(tmp_path: Path) -> None:
     assert not ready_file.exists()
 
 
+@pytest.mark.long
 def test_former_runs_are_freed_without_the_collector(tmp_path: Path) -> None:
     """A Supervisor disables the collector and freezes its heap at each fork, and its objects are cyclic garbage.
 

@@ -230,6 +230,7 @@ def test_thread_that_never_ran_can_be_stopped() -> None:
     assert AgentThread(ScriptedAgent(), Errors()).stop(0)
 
 
+@pytest.mark.long
 def test_pipe_keeps_no_record_that_was_taken(pipe: tuple[PipeSender, PipeReceiver]) -> None:
     sender, receiver = pipe
 

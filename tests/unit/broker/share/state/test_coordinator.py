@@ -113,6 +113,7 @@ def test_operations_on_a_missing_partition_are_rejected(rig: ShareRig) -> None:
     assert rig.initialize(GONE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.long
 def test_state_with_too_many_batches_is_rejected(rig: ShareRig) -> None:
     """A snapshot has all of them in one record. If it were too large, no older record could be deleted any more."""
     rig.initialize(start=0)
