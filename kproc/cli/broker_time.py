@@ -88,7 +88,10 @@ def parse_duration(text: str) -> int:
 
 
 def _move(bootstrap: str, output: Format, result: str, action: str, ms: int = 0) -> None:
-    """Carry out `action` on the broker's time and print the new date. The printed line begins with `result`."""
+    """Carry out `action` on the broker's time and print the new date. The printed line begins with `result`.
+
+    ms: the duration of the action advance.
+    """
     with connect(bootstrap) as client:
         row = client.operate("move-time", action=action, ms=ms)
     print_done([{**row, "result": f"{result}{_words(row)}"}], "{result}", output)

@@ -178,7 +178,7 @@ class GroupMember:
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
         """Report a failed commit, once for each reason.
 
-        A later commit includes its offsets, or records are printed again.
+        The failure is harmless: a later commit includes these offsets, or the next owner prints some records again.
         """
         from confluent_kafka import KafkaError
 

@@ -162,7 +162,7 @@ class Assigned:
         self.progress.add(partitions)
 
     def on_printed(self, records: Sequence[Consumed]) -> None:
-        """Do nothing: the position is not stored."""
+        """Do nothing, because without a group no position is stored."""
 
     def permanent_error(self, error: Any) -> str | None:
         """Ignore all errors except fatal ones.
@@ -178,7 +178,7 @@ class Assigned:
         return self._span.starts.get(partition, -1)
 
     def on_skipped(self, partition: Partition, offset: int) -> None:
-        """Do nothing: the position is not stored."""
+        """Do nothing, because without a group no position is stored."""
 
     def finish(self, *, is_away: bool) -> None:
         """Do nothing, because there is nothing to commit."""

@@ -252,7 +252,7 @@ def _notes(view: View, width: int) -> list[Line]:
 
 
 def _wrapped(line: Line, width: int) -> list[Line]:
-    """Wrap the last part of a line, a sentence, to at most _NOTE_LINES_MAX lines."""
+    """Wrap a line that is too wide, in its last part. Cut what does not fit into _NOTE_LINES_MAX lines."""
     line = [StyledText(printable(text), style) for text, style in line]
     if sum(_width(span.text) for span in line) <= width or not line:
         return [line]

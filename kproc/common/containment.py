@@ -60,7 +60,7 @@ class Containment:
         return True
 
     def caught(self, what: str, error: Exception, owner: Owner | None = None) -> None:
-        """Count and log an exception, and fail its owner. Raise a FatalError again instead.
+        """Count and log an exception of the work `what`, and fail its owner. Raise a FatalError again instead.
 
         Hot paths call this in their own `except`, to save the call of `run`.
         """
@@ -82,7 +82,7 @@ class Containment:
             owner.fail()
 
     def bind_owner(self, what: str, callback: Callable[..., object]) -> Callable[..., None]:
-        """Return a callback that runs `callback` by `run`, for the owner at the time of this call."""
+        """Return a callback that runs `callback` by `run`, with `what` and the present owner, whoever calls it."""
         owner = self.owner
 
         def contained(*arguments: Any) -> None:

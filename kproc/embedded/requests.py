@@ -87,7 +87,11 @@ class SeenRequest(NamedTuple):
         )
 
     def _has_name(self, condition: str, pattern: str | None, first: tuple[str, ...]) -> bool:
-        """Return True if a name of the request fits the pattern. first: the names that the broker has recorded."""
+        """Return True if a name of the request fits the pattern.
+
+        condition: the kind of the names, such as topic. first: the names that the broker has recorded apart from the
+        request's fields.
+        """
         return _has(pattern, first) or (
             self.fields is not None and _has(pattern, tuple(names_in(self.fields, condition)))
         )

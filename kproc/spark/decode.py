@@ -434,7 +434,7 @@ def _in_one_piece(waiting: list[_WaitingBatch], data: Bytes) -> tuple[bytes, Arr
 
 
 def _timestamps(waiting: list[_WaitingBatch], counts: Array, fields: Fields) -> Array:
-    """Return each record's timestamp in ms since 1970.
+    """Return each record's timestamp in ms since 1970. counts: records of each waiting batch.
 
     With LogAppendTime all records of a batch have the batch's timestamp.
     """

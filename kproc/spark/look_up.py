@@ -263,7 +263,7 @@ class LookUp:
         if late and is_start and not self._options.latest_if_too_late:
             raise OptionError(
                 f"{position.option}: {late[0]} has no record at or after {asked[late[0]]} ms; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end in this case"
+                "with startingOffsetsByTimestampStrategy=latest the query begins at the partition's end"
             )
         return {**found, **(self.log_ends(late) if late else {})}
 

@@ -116,7 +116,7 @@ class LogFileReader(DataSourceReader):
             else:
                 if not decoder.is_done and self._options.fail_on_data_loss:
                     raise DataLoss(
-                        f"{files} ends at offset {decoder.next_offset}, it had records up to {partition.end} when the "
+                        f"{files} ends at offset {decoder.next_offset}, but had records up to {partition.end} when the "
                         "read was planned (failOnDataLoss=false reads the existing records)"
                     )
                 return

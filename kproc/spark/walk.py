@@ -81,7 +81,10 @@ def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: W
 
 
 def _record_starts(raw: bytes, begins: Array, ends: Array, counts: Array) -> Array | None:
-    """Return the position of each record, or None if a batch's records do not fill it exactly."""
+    """Return the position of each record in `raw`, or None if a batch's records do not fill the batch exactly.
+
+    begins, ends: positions where the records of each batch begin and end. counts: records of each batch.
+    """
     if chain.IS_COMPILED:
         starts = np.empty(int(counts.sum()), np.int64)
         return starts if chain.record_starts(raw, begins, ends, counts, starts) else None  # type: ignore[no-untyped-call]
@@ -162,6 +165,8 @@ def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
 def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: WantedFields) -> Fields | None:
     """Return the wanted fields of all records, or None if a record is damaged.
 
+    starts: position of each record. ends: position where each batch ends. counts: records of each batch.
+
     The array `position` has the current position in every record and moves from field to field.
     """
     record_end = _record_ends(starts, ends, counts)
@@ -207,7 +212,10 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
 
 
 def _record_ends(starts: Array, ends: Array, counts: Array) -> Array:
-    """Return the end of each record: the start of the next one, or the end of the batch."""
+    """Return the end of each record: the start of the next one, or for the last record of a batch the batch's end.
+
+    starts: start of each record. ends: end of each batch. counts: records of each batch.
+    """
     record_end = np.empty_like(starts)
     record_end[:-1] = starts[1:]
     record_end[np.cumsum(counts)[counts > 0] - 1] = ends[counts > 0]
@@ -233,7 +241,10 @@ def _can_have_headers(header_count: Array, headers_at: Array, record_end: Array)
 
 
 def _rises(offset_delta: Array, counts: Array) -> bool:
-    """Return True if the offsets of each batch increase strictly, from the batch's base offset on."""
+    """Return True if the offsets of each batch increase strictly, from the batch's base offset on.
+
+    offset_delta: of each record. counts: records of each batch.
+    """
     rises = np.empty(len(offset_delta), bool)
     rises[1:] = offset_delta[1:] > offset_delta[:-1]
     firsts = np.cumsum(counts) - counts

@@ -290,10 +290,10 @@ class ConnectionQuotas:
         return self._broker_rate.per_second(now_ns)
 
     def listener_rate(self, now_ns: int) -> float:
-        """Return Kafka's connection-accept-rate of the listener."""
+        """Return the listener's connections per second (Kafka's connection-accept-rate)."""
         return self._listener_rate.per_second(now_ns)
 
     def address_rate(self, address: bytes, now_ns: int) -> float:
-        """Return Kafka's connection-accept-rate of one address; 0 for an address without a limit."""
+        """Return an address's connections per second (Kafka's connection-accept-rate); 0 for one without a limit."""
         known = self._address_rates.get(address)
         return known[0].per_second(now_ns) if known is not None else 0.0

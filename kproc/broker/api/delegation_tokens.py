@@ -39,6 +39,7 @@ def change_expiry(
     """Let the controller renew or expire the request's token. Return None, because its reply is sent later.
 
     If the client may not use tokens, return the error response.
+    operation: the controller's operation. period: ms from now until the token expires, as the request has it.
     """
     if not can_use_tokens(context):
         return expiry_error(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)

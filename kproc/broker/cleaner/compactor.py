@@ -366,8 +366,8 @@ class Compactor:
     def _schedule_unlinks(self, directory: Path, replaced: dict[Path, int | None], delay_ms: int) -> None:
         """Let `_unlink_due` unlink the replaced files after `delay_ms`. The inode of each .log file is its value."""
         due_ns = self._clock.now_ns() + delay_ms * NS_PER_MS
-        # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
-        # power loss could undo the new names after the old files were unlinked.
+        # Sync the directory before any file is unlinked. (With file.delete.delay.ms=0 files are unlinked at once.)
+        # Otherwise a power loss could undo the new names after the old files were unlinked.
         sync_directory(self._fs, directory)
         self._replaced = deque(each for each in self._replaced if each.path not in replaced)
         self._replaced.extend(_ReplacedFile(due_ns, path, inode) for path, inode in replaced.items())

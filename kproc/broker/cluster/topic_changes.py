@@ -180,7 +180,7 @@ class TopicChanges:
         if name in pending.held:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"Topic '{name}' is still being deleted: a Handler that does not answer has its files open.",
+                f"Topic '{name}' is still being deleted: a Handler that does not answer has the topic's files open.",
             )
         check_new_name(name, ChainMap(pending.names_by_collision_key, self._image.names_by_collision_key))
         given = {row["name"]: row["value"] for row in wish["configs"]}

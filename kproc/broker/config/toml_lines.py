@@ -70,7 +70,10 @@ def _split_key(line: str) -> tuple[list[str], bool, str]:
 
 
 def _table_path(parts: Sequence[str], counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
-    """Return the path of a table header. The name of an array of tables stands for its newest element."""
+    """Return the path of a table header. The name of an array of tables stands for its newest element.
+
+    counts: the number of elements of each array of tables so far. With `is_array` the header adds one.
+    """
     path: KeyPath = ()
     for position, part in enumerate(parts):
         path = (*path, part)

@@ -308,7 +308,7 @@ class Operations:
     def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
         configs = {COUNTS[what]: str(count) for what, count in counts.items()}
         body = {"node": self._node, "configs": configs}
-        # Do not wait for the Handlers. A Handler that is removed learns of the change from the supervisor, so that the
+        # Do not wait for the Handlers: a removed Handler learns of the change only from the supervisor, so that the
         # controller and that Handler would wait for each other.
         self.controller.handle_change("override_broker_configs", body, on_written, waits_for_handlers=False)
 

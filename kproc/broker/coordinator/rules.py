@@ -125,7 +125,7 @@ class Coordinator(Protocol):
 
     @property
     def steps(self) -> Steps:
-        """The work on the whole state that is not done yet."""
+        """The work on the whole state that is not done yet. The runtime calls it step by step."""
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay the last record of a key, or an update (coordinator_replay.py). Raises Corrupt if it cannot be read.

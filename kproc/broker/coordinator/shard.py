@@ -80,7 +80,7 @@ class Shard(Generic[C]):
 
     @property
     def due_ms(self) -> int:
-        """The time in ms at which the runtime has work for the shard. 0: now. NEVER: none."""
+        """The monotonic time in ms from which the runtime has work for the shard. 0: now. NEVER: no work is due."""
         if self.state is ShardState.LOADING or self.is_settled:
             return 0
         return min(self.try_at_ms, self.wait_ends_ms)

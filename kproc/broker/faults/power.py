@@ -67,7 +67,7 @@ def prepare_record(config: Config, *, is_restored: bool) -> None:
     if lose.exists():
         record.restore_files()
         lose.unlink()
-    # The record goes on, because a restart of the broker syncs nothing.
+    # Continue the existing record, because a restart of the broker syncs nothing.
     elif record.exists and not is_restored:
         return
     record.start()

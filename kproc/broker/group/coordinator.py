@@ -400,7 +400,7 @@ class GroupCoordinator:
         return consumer, share, streams
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
-        """Handle a DeleteGroups for one group: delete it with all its offsets."""
+        """Handle a DeleteGroups for one group: delete it with all its offsets. `on_done` gets the error code."""
         self._log.flush()
         group = self._groups.get(group_id)
         if group_id in self._deleting:

@@ -33,7 +33,7 @@ class OffsetMemory:
         self._counted = CountedMemory(limit)
 
     def replace(self, old: CommittedOffset | None, new: CommittedOffset | None) -> None:
-        """Count an offset in place of another one. None if there was or is none."""
+        """Count the memory of `new` instead of that of `old`. None: there was, or there will be, no offset."""
         if new is not None:
             self._counted.add(bytes_of_offset(new))
         if old is not None:

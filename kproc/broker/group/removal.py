@@ -60,7 +60,10 @@ class GroupRemoval:
         self._on_removed = on_removed
 
     def remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
-        """Write tombstones for offsets, and delete the groups in `also` with the same write."""
+        """Write tombstones for offsets, and delete the groups in `also` with the same write.
+
+        on_done: gets the error code of the write.
+        """
         effects: list[Callable[[], None]] = [partial(self._offsets.remove, key) for key in keys]
         records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
         for group_id in also:

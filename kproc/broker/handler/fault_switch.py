@@ -151,7 +151,7 @@ class FaultSwitch:
 
 @handles(RELOAD_FAULTS)
 def handle_reload_faults(services: Services, _body: FaultsChanged, on_reply: OnResult[Any]) -> None:
-    """Read the fault rules again for another Handler."""
+    """Read the fault rules again, because another Handler that has changed them calls this."""
     faults = services.clients.faults
     if faults is not None:
         faults.reload()

@@ -59,10 +59,10 @@ class UnlinkedCalls:
         self._have_left.discard(peer)
 
     def keep_unread(self, peer: LinkedPeer | None) -> None:
-        """Keep the calls that a peer had not read when it ended in order, for its successor.
+        """Keep the calls that an ended peer has not read, in their order, for its successor.
 
-        After a scale-down and scale-up, the metadata can name the new Handler before we learn that its link was
-        replaced.
+        Do nothing for None, for a peer that has not ended, and for the controller. After a scale-down and scale-up, the
+        metadata can name the new Handler before we learn that its link was replaced.
         """
         # Keep no calls to the controller. They are lost: its successor sends a new snapshot, and the callers retry.
         if peer is not None and peer.id != CONTROLLER and peer.outbox.is_over():

@@ -57,7 +57,10 @@ class MigratingConnections:
         return any(not moving.expires_ns for moving in self._moving.values())
 
     def move_out(self, origin: ClientPeer, connection_id: int, attempt: int) -> None:
-        """Keep the responses of parked requests from now on. If any is parked, send the Processor a list (MOVED)."""
+        """Keep the responses of the connection's parked requests from now on. If any is parked, list them in MOVED.
+
+        origin: the Processor that has the connection now, which gets MOVED. attempt: its number, repeated in MOVED.
+        """
         self.discard(connection_id)  # Remove the rest of an earlier attempt to migrate.
         moving = self._moving[connection_id] = _Moving(origin)
         origin.moving[connection_id] = moving.kept, attempt
@@ -72,8 +75,8 @@ class MigratingConnections:
     def move_in(self, peer: ClientPeer, connection_id: int, sequences: list[int]) -> None:
         """Send the kept responses to the Processor that has the socket now.
 
-        sequences: the requests without a response, by that Processor. If a response of one of them is lost, close the
-        connection.
+        sequences: of the requests to which that Processor has no response yet. If the response to one of them is lost,
+        close the connection.
         """
         expected = set(sequences)
         moving = self._moving.pop(connection_id, None)

@@ -29,7 +29,7 @@ class PartitionsClaimed(FromImage):
 
 
 class StatesGiven(Reply):
-    """A reply to a claim: some of the states, and the metadata version of the sender."""
+    """A reply to a claim: the states of some of the claimed partitions, and the sender's version of the metadata."""
 
     image: int
     parts: list[StateGiven]

@@ -69,7 +69,7 @@ class ThreadSyncer:
         self._done: deque[Outcome] = deque()
         # Logs of the running round that no thread has started with. None ends a helper.
         self._shares: queue.SimpleQueue[tuple[Log, SyncPoint] | None] = queue.SimpleQueue()
-        # One token for each log that a helper has finished.
+        # The sync thread gets one token from here for each log that a helper has finished.
         self._helped: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Helpers end when they are idle, so the largest recent round determines their number.
         self._helpers: list[threading.Thread] = []

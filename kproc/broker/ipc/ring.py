@@ -124,7 +124,7 @@ class RingProducer(_RingEnd):
         self._written = int(self._words[_TAIL])
         # The sequence that we may write up to, by the head as last read.
         self._end = int(self._words[_HEAD]) + self.capacity
-        # The value that `commit_run` restores to `_end`, which is 0 while a run is open.
+        # While a run is open, `_end` is 0 and this has its value, which `commit_run` restores.
         self._run_end = 0
         self._start = 0  # Sequence of the reserved record or run, behind any padding.
         self._reserved: memoryview | None = None  # Set from reserve() to commit().

@@ -75,7 +75,10 @@ def _timings_at(start: int, processor: int) -> int:
 
 
 def read_counts(words: memoryview, start: int, part: int) -> Iterator[Count]:
-    """Yield every counter and gauge that one role has in the slab. `start` is the word behind the slab's rows."""
+    """Yield every counter and gauge that one role has in the slab.
+
+    start: the index of the word behind the slab's rows. part: the role's number among the parts that follow the rows.
+    """
     at = _counts_at(start, part)
     for cell in range(at, at + _COUNT_WORDS, _CELL_WORDS):
         tag = words[cell]
@@ -169,7 +172,10 @@ class Timings:
     def add(
         self, api_key: int, times_us: tuple[int, int, int, int, int, int, int], request_bytes: int
     ) -> None:
-        """Add one request, with the times in the order of TIMINGS. Discard it if 64 other APIs have all blocks."""
+        """Add one request, with its times in us in the order of TIMINGS.
+
+        There are blocks for 64 APIs. Discard the request if other APIs have all of them.
+        """
         at = self._blocks.get(api_key)
         if at is None:
             if len(self._blocks) == _BLOCKS:

@@ -44,7 +44,7 @@ from kproc.broker.transport.agent import AgentId
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
-# Samples kept for the shares. One sample a second makes 10 s between the first and the last.
+# Samples kept of each role, for its share of idle time. One sample a second makes 10 s between the first and the last.
 _LOOKS: Final = 11
 _LOOK_NS: Final = 1_000_000_000
 _BYTES: Final = TIMINGS.index("RequestBytes")

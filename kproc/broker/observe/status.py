@@ -252,7 +252,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return the start time of a process, or None if it has ended or no descriptor is free."""
+    """Return a process's start time in clock ticks since boot. None if it has ended or no descriptor is free."""
     try:
         return start_ticks(pid)
     except OSError:

@@ -124,9 +124,9 @@ class ItemOperation(Generic[C, A, R]):
         return handle
 
     def partition_handler(self, handle: HandleAtPartition[R]) -> HandleAtPartition[R]:
-        """Register the decorated function as the handler.
+        """Register the decorated function as the handler, and pass it the index of the coordinator's partition.
 
-        It calls other Handlers or the controller before `handle_here`.
+        Such a function calls other Handlers or the controller before it calls `handle_here`.
         """
         self.handle, self.is_at_partition = handle, True
         return handle

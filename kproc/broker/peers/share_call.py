@@ -49,7 +49,8 @@ def initialize_states(
 ) -> None:
     """Send INITIALIZE_STATE for the items, after creating the topic of the states if it is missing.
 
-    If the topic cannot be created, the outcomes are NOT_COORDINATOR, as for every operation without the topic.
+    on_done: called with the error code of each item. If the topic cannot be created, all are NOT_COORDINATOR, as for
+    every operation without the topic.
     """
 
     def send() -> None:

@@ -28,7 +28,7 @@ class AddressShares:
         members[connection] = amount
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection with its amount, if it is present."""
+        """Remove a connection, and subtract its amount from the sum of its address. Do nothing if it is not present."""
         key = share_key(connection.origin.address)
         members = self._members.get(key, {})
         amount = members.pop(connection, None)

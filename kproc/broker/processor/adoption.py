@@ -129,7 +129,7 @@ class ConnectionAdoption:
 
 
 def claim(connection: Connection, kept: list[int]) -> None:
-    """Send MOVE_IN, so that the Handler sends the kept answers of these requests to this Processor."""
+    """Send MOVE_IN, so that the Handler sends the kept answers to this Processor. kept: their requests' sequences."""
     assert connection.target.link is not None
     head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
     connection.target.notify(MOVE_IN, head, pack_sequences(kept))

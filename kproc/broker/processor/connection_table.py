@@ -193,7 +193,7 @@ class ConnectionTable:
         self.close(connection, str(error))
 
     def contain(self, what: str, error: Exception) -> None:
-        """Count and log an unexpected error, and let the Processor continue."""
+        """Count and log an unexpected error of the work `what`, and let the Processor continue. Raise a FatalError."""
         self._state.containment.caught(what, error)
 
     def hung_up(self, connection: Connection) -> None:
@@ -267,7 +267,7 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def stall(self, connection: Connection) -> None:
-        """Pause a connection whose bytes have no room in a ring, or wait for answers of another Handler."""
+        """Stop reading a connection. Its received bytes wait for room in a ring, or for answers of another Handler."""
         self.stalled[connection] = None
         self._state.press()
         self._state.counts[SLOT["reads_stalled"]] += 1

@@ -71,7 +71,10 @@ class CountReporter:
         self._change((address, listener), -1)
 
     def acknowledge(self, sock: socket.socket, answer: int) -> None:
-        """Acknowledge a socket that came over `sock`: its serial, perhaps with REFUSED. Sent by the next flush."""
+        """Queue the acknowledgement of a client's socket for the Acceptor at `sock`. The next flush sends it.
+
+        answer: the serial of the client's socket, with the bit REFUSED if this Processor has not kept the socket.
+        """
         reader = self._readers.get(sock)
         # Without an entry for `sock` the Acceptor has ended. This Processor keeps the connection and sends nothing.
         if reader is not None:

@@ -167,7 +167,10 @@ class MigrationChannel:
         return bool(self._unsent)
 
     def send_connection(self, connection: Connection, kept: list[int]) -> None:
-        """Queue the messages of one connection. It must have been removed from every epoll."""
+        """Queue the messages of one connection. It must have been removed from every epoll.
+
+        kept: as in `state_of`.
+        """
         self.given[connection.id] = connection
         for item in connection.out or ():
             if isinstance(item, FileSend):
@@ -269,7 +272,10 @@ class MigrationChannel:
 
 
 def state_of(connection: Connection, kept: list[int]) -> MigratedConnection:
-    """Return the state that another Processor needs to continue exactly where this one stopped."""
+    """Return the state that another Processor needs to continue exactly where this one stopped.
+
+    kept: the sequences of the requests whose responses the Handler keeps for the other Processor.
+    """
     block = connection.block
     return MigratedConnection(
         id=connection.id,
@@ -301,7 +307,8 @@ def restore_connection(
 ) -> Connection:
     """Create the connection at its new Processor, with the state that `state_of` returned at the former one.
 
-    The caller must assign the target of its requests, its block, its throttle and its place in the tables.
+    The caller must set the connection's target (the Handler of its requests), its block and its throttle, and add it to
+    the tables.
     """
     state, sock = given.state, given.sock
     assert state is not None

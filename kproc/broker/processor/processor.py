@@ -473,7 +473,10 @@ class Processor(Role):
         return STORE_MS if self._reporter.has_unsent else super()._rest_ms()
 
     def _on_tick(self, now_ns: int) -> None:
-        """Count connections and rings, and end sessions. Once a second, do the slower checks."""
+        """Store the counts of connections and rings, and end SASL sessions that have expired.
+
+        Once a second, do the slower checks.
+        """
         self.writer.metered.send_times()
         counts = self._values
         counts[SLOT["connections"]] = len(self.table.by_fd)

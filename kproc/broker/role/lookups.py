@@ -59,7 +59,7 @@ class Lookups:
         return bool(self._open)
 
     def resolve(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
-        """Resolve all these names. `on_found` is called once, later.
+        """Resolve all these names. `on_found` is called once, later, with the addresses of each name.
 
         It is called at once, without addresses, if too many look-ups are pending or no thread can be started.
         """

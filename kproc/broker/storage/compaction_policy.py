@@ -82,7 +82,7 @@ def assess(
     if config.min_compaction_lag_ms > 0:
         young = now_ms - config.min_compaction_lag_ms
         bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])
-    # Compact whole segments only. So exclude the segment that contains the bound.
+    # Compact whole segments only. So exclude the segment that contains `bound`, the first offset not to compact.
     first_uncleanable = max(
         (segment.base_offset for segment in segments if segment.base_offset <= bound),
         default=segments[0].base_offset,

@@ -70,7 +70,7 @@ class CountingFs:
             raise
 
     def _count(self, wanted_bytes: int) -> None:
-        """Count a write that failed on a full disk."""
+        """Count a write that failed on a full disk. wanted_bytes: the size of this write."""
         count_shortage(self._values, wanted_bytes)
 
 

@@ -311,7 +311,10 @@ class LogAppender:
         state.roll(state.end_offset, now_ms)
 
     def _prepare(self, now_ms: int) -> AppendLimits:
-        """Record a new leader epoch, truncate a failed write, and return the limits that the next batches must keep."""
+        """Return the limits that the next batches must keep.
+
+        At the first append of this owner, first record its leader epoch. After a failed write, first truncate the log.
+        """
         if not self._is_epoch_begun:
             self._start_epoch()
         if self._state.is_torn:
@@ -361,7 +364,10 @@ class LogAppender:
     def _remember(
         self, run: AppendRun, header: StartFields, marker: _Marker, last: int, timestamp: int, now_ms: int
     ) -> None:
-        """Update the producers' state for a batch of this run, and record the changes in the run for _undo()."""
+        """Update the producers' state for a batch of this run, and record the changes in the run for _undo().
+
+        last: the batch's last offset. timestamp: its largest timestamp in ms. marker: None unless the batch has one.
+        """
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
         producers = self._producers
         run.producers.append((producer_id, producers.get(producer_id)))

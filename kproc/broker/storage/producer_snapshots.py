@@ -22,7 +22,8 @@ class ProducerSnapshots:
 
     def __init__(self, offsets: Iterable[int], taken_at_bytes: int) -> None:
         self.offsets = list(offsets)  # The offsets of the existing .snapshot files.
-        # Size of the active segment at the last snapshot. A roll takes one, so both have the same active segment.
+        # Size of the active segment in bytes at the last snapshot. A roll takes a snapshot, so this is never the size
+        # of an earlier segment.
         self.taken_at_bytes = taken_at_bytes
         self.batches_since = 0  # Batches of idempotent producers since the last snapshot.
 

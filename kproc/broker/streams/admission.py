@@ -182,7 +182,8 @@ def is_new_epoch_needed(
 ) -> bool:
     """Return True if the member's change needs a new assignment.
 
-    A static member may change its client and its endpoint without a new assignment.
+    known: the member before the request, None for a new one. after: its metadata after the request. A static member may
+    change its client and its endpoint without a new assignment.
     """
     if known is None or known.metadata is None:
         return True

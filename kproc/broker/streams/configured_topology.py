@@ -56,7 +56,7 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NotConfigurable(Exception):
-    """The topology does not fit the existing topics. Its `status` is for the members."""
+    """The topology does not fit the existing topics. `status`: the code and text that members get in heartbeats."""
 
     def __init__(self, code: StreamsStatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -64,7 +64,7 @@ class _NotConfigurable(Exception):
 
 
 def configure_topology(topology: Topology, counts: PartitionCounts) -> ConfiguredTopology:
-    """Fit a topology to the existing topics.
+    """Fit a topology to the existing topics. counts: returns a topic's number of partitions, None if it does not exist.
 
     The result has a `problem` if a change of the topics could solve it, such as a missing topic. Raises
     STREAMS_INVALID_TOPOLOGY for a topology that can never be configured.

@@ -33,7 +33,7 @@ NO_TOPOLOGY: Final = -1
 
 
 class StreamsRecordType(IntEnum):
-    """The types of the records' keys."""
+    """The types of a streams group's records: the first number in a record's key."""
 
     GROUP = 17
     MEMBER = 19

@@ -146,7 +146,8 @@ def _moves(
 ) -> list[tuple[ManagedRole, ManagedRole, int]]:
     """Return migrations from Processors above the mean load to those below it: (source, target, connections).
 
-    Each connection of a source is assumed to have the source's mean load per connection.
+    loads: the load of each Processor. held: its number of connections. Each connection of a source is assumed to have
+    the source's mean load per connection.
     """
     mean = sum(loads.values()) / len(roles)
     givers = sorted((r for r in roles if loads[r.agent] > mean), key=lambda r: -loads[r.agent])

@@ -76,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 
 class SupervisorCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions by which the controller calls the supervisor, or InProcessBroker if all roles share a process."""
+    """The controller's access to the supervisor, or to InProcessBroker if all roles share one process."""
 
     send_request: AskSupervisor
     send_settings: Callable[[DynamicSettings], None]

@@ -81,7 +81,7 @@ def complete_import(fs: Fs, data: Path) -> list[str]:
 
 def _clear(fs: Fs, target: Path) -> None:
     """Rename the partition that a copy replaces: for deletion if it is empty, else set it aside."""
-    # The import has checked that it is empty, but somebody may have copied files back since the import was killed.
+    # The import has checked that the partition is empty. But since it was killed, somebody may have copied files here.
     if fs.exists(target) and holds_records(fs, target):
         set_aside(fs, target, "an interrupted import was completed, and other records were in its place")
     else:

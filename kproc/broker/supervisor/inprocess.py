@@ -290,7 +290,7 @@ class InProcessBroker:
         self._is_restoring = True
 
     def _run_briefly(self) -> None:
-        """Run the roles for at most 5 ms while the main thread waits for something."""
+        """Run each inline role once. Without inline roles, or if none had work, wait up to 5 ms for an event."""
         if not self._is_inline or not self._step():
             self._epoll.poll(0.005)
 

@@ -41,8 +41,8 @@ from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
 class InProcessRoles:
     """All roles of one broker in one process, with their links, memory and descriptors.
 
-    agents: the roles that were built, in that order.
-    dozes: the means by which each of them sleeps.
+    agents: the roles, in the order in which they were built.
+    dozes: the Sleeper of each role, in which it waits for work.
     """
 
     def __init__(self, config: Config, sockets: ListeningSockets) -> None:

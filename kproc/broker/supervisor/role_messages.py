@@ -71,7 +71,9 @@ class RoleMessages:
         return True
 
     def report(self) -> None:
-        """Report drained, unused and still to the supervisor, if they have become true since the last call.
+        """Report to the supervisor what has become true since the last call.
+
+        That is: the role is drained, a Handler that leaves is unused, or no migration of connections is in progress.
 
         Called between duty cycles while `owes_news` is true.
         """

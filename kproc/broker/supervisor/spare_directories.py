@@ -64,10 +64,10 @@ class SpareDirectories:
         return True
 
     def move_to(self, target: Path, mode: int) -> bool:
-        """Move a spare directory to the unused name `target` and set its mode. Return False if there is none.
+        """Move a spare directory to the unused name `target` and set its mode. Return False if no spare is left.
 
-        It still has its files and extended attributes, which the caller replaces. Prefer a directory of the same name,
-        because its files probably have the names and sizes that the caller needs.
+        The directory still has its files and extended attributes, which the caller replaces. Prefer one that had the
+        same name, because its files probably have the names and sizes that the caller needs.
         """
         if not self._names:
             return False

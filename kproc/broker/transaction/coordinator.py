@@ -307,7 +307,10 @@ class TransactionCoordinator:
         self._resume(entry.name)
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
-        """Set the current state of an id to an appended or replayed one. Start or stop the transaction's timeout."""
+        """Set the current state of an id to an appended or replayed one. Start or stop the transaction's timeout.
+
+        If the transaction was decided, note that its markers must be sent.
+        """
         self.set_appended(entry, target)
         if target.state == State.ONGOING:
             if not self._ongoing:
@@ -339,7 +342,7 @@ class TransactionCoordinator:
             self._add(name, add)
 
     def _prepare(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
-        """Write PrepareCommit or PrepareAbort, and send the markers when it is durable."""
+        """Write PrepareCommit or PrepareAbort. When it is durable, send the markers. Call `on_done` with its code."""
 
         def on_written(code: int) -> None:
             # An appended decision is final even if its sync failed: retry the sync before sending markers.
@@ -353,7 +356,11 @@ class TransactionCoordinator:
         self._write(entry, target, on_written)
 
     def fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
-        """Abort an ongoing transaction with a raised epoch, so that its producer cannot write any more."""
+        """Abort an ongoing transaction with a raised epoch, so that its producer cannot write any more.
+
+        on_done: gets the error code, which is NONE when the abort is written.
+        spare_id: a new producer id, needed if the epochs of the present one are used up. Without it one is requested.
+        """
         current = entry.settled
         if self._is_over or current is None or current.state != State.ONGOING:
             on_done(self._refusal())

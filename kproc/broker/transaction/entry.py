@@ -36,7 +36,7 @@ class Environment(NamedTuple):
 
 
 def bytes_of_id(name: str, transaction: Transaction) -> int:
-    """Return the memory of a transactional id with a transaction."""
+    """Return the bytes of memory that a transactional id with this transaction takes."""
     return ID_BYTES + bytes_of_texts(name) + PARTITION_BYTES * len(transaction.partitions)
 
 

@@ -172,9 +172,10 @@ def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transa
 
 
 def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
-    """Return NONE for each partition that is in the transaction, and an error for the others (KIP-890).
+    """Return the error code of each partition: NONE if it is in the transaction, else TRANSACTION_ABORTABLE (KIP-890).
 
-    current: the id's state, None for an unknown id.
+    If the producer id or epoch is wrong, or the transaction is ending, all partitions get the error for that.
+    current: the state of the transactional id, None for an unknown id.
     """
     refusal = ErrorCode.NONE
     if current is None or request.producer_id != current.producer_id:

@@ -236,7 +236,7 @@ def test_log_shorter_than_plan_is_error(rig: LogRig, log: Log) -> None:
         finally:
             active.write_bytes(whole)
 
-    with pytest.raises(DataLoss, match=r"t-0 in .* ends at offset 295, it had records up to 300 when the read was"):
+    with pytest.raises(DataLoss, match=r"t-0 in .* ends at offset 295, but had records up to 300 when the read was"):
         rows()
     assert rows(failOnDataLoss="false") == 295
 

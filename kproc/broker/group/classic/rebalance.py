@@ -154,7 +154,7 @@ class ClassicRebalance:
         self._join_deadline_ms = state.wake_by(now_ms + delay_ms)
 
     def maybe_complete_join(self, now_ms: int) -> None:
-        """Complete the join phase if no member is missing. An initial one lasts until its delay ends."""
+        """Complete the join phase if no member is missing. An initial join phase always lasts until its delay ends."""
         state = self._state
         if (
             state.current is GroupState.PREPARING_REBALANCE

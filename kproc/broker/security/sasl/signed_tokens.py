@@ -40,7 +40,7 @@ class SignedValidator:
         # A token chooses its algorithm itself. With "none", or with HMAC and the public key as its secret, anybody
         # could sign it.
         if algorithm not in _ALGORITHMS:
-            raise BadToken("a token whose algorithm (alg) is none, or has no public key as RS256 has")
+            raise BadToken("a token whose algorithm (alg) is not one with a public key, such as RS256")
         key = self._keys.find(key_id if isinstance(key_id, str) else None)
         if key is None:
             raise BadToken("a token signed with a key that is not in the JSON Web Key Set")

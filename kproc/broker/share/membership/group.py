@@ -137,7 +137,10 @@ class ShareGroup:
     # -- step 1: the member ------------------------------------------------------------------------------------
 
     def _update_member(self, request: ShareHeartbeat, known: ShareSubscription | None) -> bool:
-        """Record the subscription of a member. Return True if the group's epoch must rise because of the change."""
+        """Record the subscription of a member. Return True if the group's epoch must rise because of the change.
+
+        known: the member's subscription before this request, None for a new member.
+        """
         before = ShareSubscription() if known is None else known
         names = before.topic_names
         if request.topic_names is not None and set(request.topic_names) != set(names):

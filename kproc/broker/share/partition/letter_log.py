@@ -41,7 +41,7 @@ _OFFSET_DIGITS_MAX: Final = 19  # Of an int64.
 
 
 class LetterSource(msgspec.Struct, frozen=True, array_like=True):
-    """The share partition of a call, and the batch to append, which has the same producer id."""
+    """A share partition, the producer id of its dead letters, and the batch to append, which has this producer id."""
 
     handler: int  # The sender, which owns the log of the share partition.
     topic_id: bytes

@@ -41,7 +41,7 @@ def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -
 
 
 def has_too_many(current: Batches, update: Batches) -> bool:
-    """Return True if a state or its update would have more batches than a record can hold."""
+    """Return True if `update`, or `current` combined with it, has more batches than one record can hold."""
     if len(update) > BATCHES_MAX:
         return True
     # Merging this many batches takes milliseconds, so do it only near the limit.
@@ -114,7 +114,7 @@ def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
 
 
 def _append(merged: list[StateBatch], batch: StateBatch) -> None:
-    """Append a batch, or extend the last one if it is adjacent and equal."""
+    """Append a batch. If the last one ends directly before it, with equal state and delivery count, extend that one."""
     tail = merged[-1] if merged else None
     if (
         tail is not None
