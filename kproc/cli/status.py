@@ -172,7 +172,7 @@ def _print_facts_of(answer: dict[str, Any]) -> None:
 
 
 def problem_lines(answer: Mapping[str, Any]) -> list[list[str]]:
-    """Return a list of lines for each kind of problem in a status. Omit kinds without lines."""
+    """Return a list of lines for each kind of problem in a status (`answer`). Omit kinds without lines."""
     problem = answer.get("problem")
     kinds = (
         [f"problem: {problem}"] if problem else [],

@@ -172,7 +172,10 @@ class RequestRecorder:
                     self._read()
 
     def _read(self, *, is_last: bool = False) -> None:
-        """Append the requests that the broker has answered since the last call."""
+        """Append the requests that the broker has answered since the last call.
+
+        is_last: end the broker's watch, because no further call follows.
+        """
         with self._lock:
             try:
                 if self._client is None:

@@ -25,7 +25,7 @@ _PARSED: Final = "_parsed"
 
 
 class Builder:
-    """Builder of one pipeline's frames in one session."""
+    """Builds the DataFrames of one pipeline's sources, transforms and sinks in one Spark session."""
 
     def __init__(
         self, pipeline: Pipeline, spark: SparkSession, *, state: Path | None = None, empty: bool = False

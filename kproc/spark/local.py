@@ -40,7 +40,7 @@ _found: dict[tuple[int, str, str, int], Path | None] = {}
 
 
 class WrongDirectory(Exception):
-    """`kproc.data.dir` is not the data directory of that broker."""
+    """`kproc.data.dir` is not the data directory of the broker that leads the partition to read."""
 
 
 def local_files(
@@ -128,7 +128,7 @@ def _validated(directory: Path, cluster: Cluster, node: int) -> Path:
     if (ours.cluster_id, ours.node_id) != (theirs, node):
         raise WrongDirectory(
             f"kproc.data.dir {directory} is of node {ours.node_id} in cluster {ours.cluster_id}, "
-            f"the leader is node {node} in cluster {theirs}"
+            f"but the leader is node {node} in cluster {theirs}"
         )
     return directory
 

@@ -84,7 +84,7 @@ def decode_old_message(view: Buffer, position: int = 0) -> tuple[OldMessage, int
     if at != total:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"the message at byte {position} has {total} bytes, its fields end after {at}",
+            f"the message at byte {position} has {total} bytes, but its fields end after {at}",
         )
     is_log_append_time = magic == 1 and bool(attributes & LOG_APPEND_TIME)
     decoded = OldMessage(offset, magic, attributes & CODEC_MASK, is_log_append_time, timestamp_ms, key, value)

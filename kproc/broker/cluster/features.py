@@ -190,7 +190,10 @@ def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Rep
 
 
 def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
-    """Return the level that an entry requests. Raise KafkaError(INVALID_UPDATE_VERSION) with the reason if invalid."""
+    """Return the level that an entry of UpdateFeatures, `wish`, requests.
+
+    Raise KafkaError(INVALID_UPDATE_VERSION) with the reason if the entry is invalid.
+    """
     name, level, kind = wish["feature"], int(wish["max_version_level"]), wish["upgrade_type"]
     feature = next((each for each in FEATURES if each.name == name), None)
     problem = None

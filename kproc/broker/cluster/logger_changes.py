@@ -41,7 +41,10 @@ def requested_levels(
 
 
 def _level(name: str, operation: int, value: str | None, known: Mapping[str, str]) -> str | None:
-    """Return the level that an operation gives a logger, or None if it shall inherit the level of its parent."""
+    """Return the level that an operation gives a logger, or None if it shall inherit the level of its parent.
+
+    known: the level of each existing logger. Raises KafkaError for an unknown logger, level or operation.
+    """
     if operation >= OP_APPEND:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

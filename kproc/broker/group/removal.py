@@ -114,7 +114,7 @@ class GroupRemoval:
                 yield _TOMBSTONE_COST * len(part)
             yield _CHECK_COST + self._offsets.count(group_id)
         self._log.flush()
-        # Only if no further topic was deleted meanwhile. Otherwise the offsets of that one must stay hidden
+        # Only if no further topic was deleted meanwhile. Otherwise the offsets of that topic must stay hidden
         # until its own removal.
         if self._offsets.hidden is topics:
             self._offsets.hidden = None

@@ -67,7 +67,10 @@ class _MonitorWatch:
         self.fields_bytes = 0  # Length of the fields in `lines` as JSON.
 
     def add(self, line: RequestLine, shown: Any) -> None:
-        """Add a line, with the request's fields if the watch wants them and there is room for them."""
+        """Add a line, with the request's fields if the watch wants them and there is room for them.
+
+        shown: the fields without secrets, or another value if there are none.
+        """
         # A client that reads too slowly must not fill the memory. It gets the number of the lost lines.
         if len(self.lines) >= LINES_MAX:
             self.lost += 1

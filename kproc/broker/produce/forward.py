@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class ProduceParts(ForOwner):
-    """The partitions of one Produce that the receiver owns, as positions in the request. The payload is its body."""
+    """A call with the partitions of one Produce that the receiver owns, as positions in the request.
+
+    The payload of the call is the body of the Produce request.
+    """
 
     version: int
     parts: list[tuple[int, int]]  # Position of the topic, and of the partition in it.

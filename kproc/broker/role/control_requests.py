@@ -46,7 +46,7 @@ class ControlRequests:
         *,
         until_ns: int | None = None,
     ) -> None:
-        """Send a request by `send`. If `send` drops it because `receiver` has ended, the caller must call `fail`.
+        """Send the request `what` by `send`. If `send` drops it, because `receiver` has ended, the caller calls `fail`.
 
         `expire` answers the request with {"lost": True} at `until_ns`. None means no time limit.
         """

@@ -106,7 +106,8 @@ class LogAppender:
 
         Writes offsets (and with LogAppendTime timestamps) into the views in place, and keeps no view. A batch that must
         be compressed again is replaced in the list. A rejected batch does not stop the others. The batch at index
-        `hidden_from` and all later ones stay hidden until a sync has confirmed them.
+        `hidden_from` and all later ones stay hidden until a sync has confirmed them. `origin`: one of the constants in
+        validate.py, for all batches.
 
         A failed write gives KAFKA_STORAGE_ERROR. Raises FatalError if the state may not match the file any more, and
         InspectionPaused with the first results if the next batch must wait for a later duty cycle.

@@ -176,7 +176,10 @@ class ProducerReplay:
     def _replay(
         self, table: ProducerTable, segment: LogSegment, position: int, header: Header, heard_ms: int
     ) -> None:
-        """Apply one batch of the log to the producers."""
+        """Apply one batch of the log to the state of its producer. Skip batches without a producer id.
+
+        position: the batch's place in the file of `segment`. heard_ms: wall time that counts as the batch's arrival.
+        """
         producer_id, epoch, attributes = header[PRODUCER_ID], header[PRODUCER_EPOCH], header[ATTRIBUTES]
         # Most batches of a usual log are from producers without an id, so return before anything is unpacked.
         if producer_id < 0:

@@ -36,11 +36,13 @@ from kproc.wire.transaction_marker import (
 if TYPE_CHECKING:
     from kproc.broker.storage.inspection import InspectionBudget
 
+# Origin of a client's batch in a request without a transactional id.
 CLIENT: Final = "client"
 # Origin of a client's batch in a request with a transactional id.
 TRANSACTION: Final = "transaction"
 # As TRANSACTION, but the transaction's coordinator has confirmed that the partition is part of it (KIP-890).
 CONFIRMED: Final = "confirmed"
+# Origin of batches of coordinators, and of transaction markers.
 COORDINATOR: Final = "coordinator"
 
 

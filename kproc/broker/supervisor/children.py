@@ -240,7 +240,7 @@ class Children:
         *,
         timeout_ns: int | None = None,
     ) -> None:
-        """Send a request to a role and call `on_reply` with its reply.
+        """Send the request `what` to a role and call `on_reply` with its reply.
 
         The reply is {"lost": True} if the role is not running, ends before it replies, or exceeds `timeout_ns`.
         """

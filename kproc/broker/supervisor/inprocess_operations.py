@@ -53,7 +53,7 @@ class InProcessOperations:
         self._wake_main = wake_main
 
     def handle(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Carry out a request of the controller, now or in the main thread.
+        """Carry out the controller's request `what`, now or in the main thread.
 
         `on_reply` is called in the controller's thread. Requests that start, stop or balance processes get an error,
         because this transport has no processes.

@@ -196,7 +196,7 @@ class ListenerSet:
         raise FatalError(f"listeners: cannot add {name}: {NO_PLACES}")
 
     def _request_all(self, kind: str, what: str, body: dict[str, Any]) -> AllAnswered:
-        """Send a request to every role of a kind. Wait until each has replied or died.
+        """Send the request `what` to every role of a kind. Wait until each has replied or died.
 
         Return False if one did not reply in time.
         """

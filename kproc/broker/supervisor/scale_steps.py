@@ -132,9 +132,9 @@ class ScaleSteps:
             yield from self._part("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
 
     def _part(self, what: str, before: int, after: int, steps: Steps) -> Steps:
-        """Carry out one part of a change.
+        """Carry out one part of a change: run `steps` to bring the number of `what` from `before` to `after`.
 
-        If it fails, record the error, so that the other parts are still carried out.
+        If the part fails, record the error, so that the other parts are still carried out.
         """
         try:
             yield from self._logged_part(what, before, after, steps)

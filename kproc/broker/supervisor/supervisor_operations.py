@@ -66,7 +66,7 @@ class SupervisorOperations:
         self._rebalances: list[OnReply] = []
 
     def handle(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Handle a request and call `on_reply`, now or later."""
+        """Handle the request `what` and call `on_reply` with the reply, now or later."""
         if what == "settle":
             self._scaler.respond_when_settled(on_reply)
         elif what == "rebalance":

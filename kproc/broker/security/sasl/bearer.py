@@ -57,7 +57,7 @@ class TokenMechanism:
         self._validate = validate
 
     def start(self) -> TokenExchange:
-        """Return the exchange of a new client."""
+        """Return a new exchange, for one login of a client."""
         return TokenExchange(self._validate)
 
 
