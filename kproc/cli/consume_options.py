@@ -146,7 +146,7 @@ class ReadRange:
 
     @property
     def is_endless(self) -> bool:
-        """True if the command waits for new records when it has reached the end (--follow)."""
+        """True if the command waits for new records when it has reached the end (--follow or --from end)."""
         return self.follow or self.where == "end"
 
     def parse_until(self) -> Where:

@@ -104,7 +104,8 @@ def seek(
         members = 0 if execute else len(description["members"])
     _print_seek(group, rows, output, members=members, execute=execute, is_share=is_share)
     if errors:
-        raise Failure(f"offsets not changed: {'; '.join(explain_unserved(bootstrap, errors).values())}")
+        reasons = "; ".join(explain_unserved(bootstrap, errors).values())
+        raise Failure(f"the offsets of these partitions were not changed: {reasons}")
 
 
 def _check_rights(client: Client, group: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -137,7 +137,8 @@ class Broker:
     def client_file(self, user: str | None = None) -> Path:
         """Return the path of a properties file for `--command-config` of kproc's and Kafka's commands.
 
-        user: one of `users`; by default the first. Raises BrokerFailed without `tls` or `users`. stop() deletes it.
+        user: one of `users`; by default the first. Raises BrokerFailed if the broker has neither `tls` nor
+        `users`. stop() deletes the file.
         """
         return self._setup.client_file(user)
 

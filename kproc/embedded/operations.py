@@ -144,7 +144,7 @@ def pause_role(broker: Broker, *, role: str, index: Index = 0, ttl_ms: TtlMs = _
 
 @operation("role/resume")
 def resume_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
-    """Let a paused process go on, and return when it serves."""
+    """Resume a paused role, and return when it serves requests again."""
     broker.paused_roles.resume(role, index)
     return {"role": role, "index": index}
 

@@ -49,7 +49,7 @@ class MetadataReplay:
         self.current: Path | None = None
         # The position and the bytes of the last batch in `current`.
         self.last_batch = (0, b"")
-        # The names of the logs that have records behind the snapshot.
+        # The names of the log files with records after the snapshot.
         self.needed: set[str] = set()
 
     def run(self) -> None:

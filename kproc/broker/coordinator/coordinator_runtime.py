@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 # offline.
 _TRY_AGAIN_MS: Final = 50
 _OFFLINE_MS: Final = 5_000
-# The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
+# The metrics show the loads of coordinators in the last 30 s, as in Kafka, and at most 1,000 of them.
 _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
 # Requests open no further logs if opening logs took 20 ms in the last 200 ms. The first use of a partition creates its

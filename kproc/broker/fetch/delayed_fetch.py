@@ -18,8 +18,8 @@ from kproc.wire.hot import FetchPartition
 
 # A Fetch of more partitions is slow. One read of a partition without records takes 6 us.
 SLOW_PARTS: Final = 500
-# Limit of the partitions for which all requests of a Handler wait, when a slow Fetch is to be parked. A partition needs
-# 0.6 KB.
+# A slow Fetch is parked only if all parked requests of the Handler together wait for at most this number of
+# partitions. A partition needs 0.6 KB.
 _WATCHES_MAX: Final = 100_000
 
 

@@ -101,9 +101,9 @@ class NetworkFigures:
         self._seen = set(self._found_at_start())
 
     def sample(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
-        """Take a sample of the roles' sleep times, from which `idle` computes shares.
+        """Take a sample of the roles' sleep times, from which `idle` computes shares, at most once a second.
 
-        All sums include the counters of these roles from now on. Does nothing within a second of the last sample.
+        From the first sample of a role on, all sums include its counters.
         """
         if now_ns < self._next_look_ns:
             return

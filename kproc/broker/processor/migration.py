@@ -281,7 +281,10 @@ class ConnectionMigration:
         self.advance(connection)
 
     def _send_to_target(self, connection: Connection) -> bool:
-        """Send a ready connection to its target. Return False if no target can accept one now."""
+        """Send a ready connection to its fixed target, or to the next Processor with room if it has none.
+
+        Keep the connection here if its fixed target has no link. Return False if no target can accept it now.
+        """
         state = connection.migration
         assert state is not None
         if state.target is not None:

@@ -123,7 +123,8 @@ class AppendQueue:
     def _pause(self, owned: OwnedPartition, queued: QueuedBatches, paused: InspectionPaused) -> None:
         """Respond to the batches that were appended. Copy the others: their views are valid only in this duty cycle.
 
-        If too many bytes are paused already, fail the others instead.
+        The append paused because reading all records of the next batch would take too long in this duty cycle. If too
+        many bytes are paused already, fail the others instead.
         """
         done = len(paused.results)
         if done:

@@ -238,7 +238,7 @@ class ClientRates:
         return told
 
     def handle_charges(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
-        """Add the charges that another Handler has sent, and reply without content."""
+        """Add the charges (ns of each client's quotas) that another Handler has sent. Reply without content."""
         self.add_charges(body.told)
         on_reply(Reply())
 

@@ -86,7 +86,7 @@ class DividedRequests:
         self._add(divided)
 
     def add_listing(self, listing: Listing) -> None:
-        """Collect a response now if it is short, or else in later duty cycles."""
+        """Collect the first page of a list now, if a slot is free, and the rest in later duty cycles."""
         if self._has_slot():
             listing.step()
             self._has_stepped = True

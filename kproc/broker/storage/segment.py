@@ -332,9 +332,9 @@ class LogSegment:
             self.marked_bytes = self.synced_bytes
 
     def write_whole_mark(self) -> None:
-        """Record in the file's attribute how many bytes are synced, even if that is less than a page more than before.
+        """Record in the file's attribute how many bytes are synced, also after growth of less than a page.
 
-        The owner calls this while no sync thread works on the log.
+        `write_synced_mark` skips such growth. The owner calls this while no sync thread works on the log.
         """
         self.fs.write_synced_mark(self.descriptor(), self.synced_bytes)
         self.marked_bytes = self.synced_bytes

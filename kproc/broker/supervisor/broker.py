@@ -344,7 +344,7 @@ def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner
 def _fs_with_faults(plan: BrokerPlan) -> Fs:
     """Return the file system of the controller or cleaner.
 
-    In a broker for tests it reads fault rules from their files.
+    In a broker for tests its calls fail by fault rules, which it reads from the rules' files.
     """
     if not plan.config.kproc_faults_enable:
         return plan.fs

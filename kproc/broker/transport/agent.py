@@ -42,7 +42,7 @@ class Sender(Protocol):
         """
 
     def commit_run(self, position: int) -> None:
-        """Commit the records that the caller has written up to `position`, headers included."""
+        """Commit the records that the caller has written up to `position`, with their record headers."""
 
     def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool: ...
     def publish(self) -> None: ...

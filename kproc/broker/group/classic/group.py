@@ -259,7 +259,7 @@ class ClassicGroup:
             leaving.member_id, instance_id, ErrorCode.NONE, member.client_id, member.client_host
         )
 
-    # The end of the group: another Handler coordinates it, or it was deleted.
+    # Methods that end the group, because another Handler coordinates it, or because it was deleted.
 
     def record_keys(self) -> list[bytes]:
         """Return the encoded keys of all records of the group."""

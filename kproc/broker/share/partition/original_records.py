@@ -90,7 +90,8 @@ class OriginalRecords:
             if header.record_count > RECORDS_INSIDE_MAX:
                 raise KafkaError(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"the batch at offset {header.base_offset} has more than {RECORDS_INSIDE_MAX} records",
+                    f"the batch at offset {header.base_offset} has {header.record_count} records, and dead letters "
+                    f"copy at most {RECORDS_INSIDE_MAX}",
                 )
             payload = batch[HEADER_BYTES : header.total_bytes]
             limit = inside_bytes_max(len(payload), self._log.state.config)

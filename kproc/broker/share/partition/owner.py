@@ -66,7 +66,9 @@ def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None
         return OPENS_LATER, None
     if isinstance(error, KafkaError):
         return int(error.code), error.message
-    logger.error("cannot read share partition %s, answering with KAFKA_STORAGE_ERROR: %s", key, error)
+    logger.error(
+        "cannot read the log of share partition %s, answering with KAFKA_STORAGE_ERROR: %s", key, error
+    )
     return int(ErrorCode.KAFKA_STORAGE_ERROR), None
 
 
@@ -264,7 +266,10 @@ class _Watch(DelayedOperation):
         purgatory.watch(self, keys)
 
     def try_complete(self) -> bool:
-        """Complete if `bytes_min` bytes can be acquired, or if an acquire would answer with an error."""
+        """Complete if `bytes_min` bytes can be read behind the first free record, or if an acquire would fail.
+
+        The bytes can include records that other members have acquired.
+        """
         found = 0
         for part in self._body.parts:
             count = self._readable_bytes(part)
