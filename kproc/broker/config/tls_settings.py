@@ -150,7 +150,8 @@ class TlsSettings:
         INT,
         1024,
         "Maximum number of TLS handshakes that one Processor has answered but not finished, about 50 KiB each. Further "
-        "clients wait. For them the broker closes a handshake that made no progress for 1 s, of the client address "
-        "with the most handshakes.",
+        "clients wait. For them the broker closes a handshake of the client address with the most, if it made no "
+        "progress for 1 s. Otherwise it closes the newest one of that address, preferably one without progress, but "
+        "only if the waiting client's address has at least two fewer.",
         at_least(1),
     )

@@ -16,8 +16,8 @@ A flood of clients that never finish costs a Processor half a millisecond in eac
 At the limit of answered handshakes, one is closed only if its address has most of them, and only in these cases:
 
     it made no progress for _STALE_NS            for a new client of any address
-    it is the newest without progress            for a new client of an address with fewer handshakes
-    it is the newest, and all made progress      for a new client of an address with fewer handshakes
+    it is the newest without progress            for a new client of an address with at least two handshakes fewer
+    it is the newest, and all made progress      for a new client of an address with at least two handshakes fewer
 
 Otherwise the new client waits for its turn. A client therefore waits only for handshakes of its own address that are
 younger than _STALE_NS or whose client has begun its next flight since then, and each of these ends with its timeout.

@@ -2,7 +2,8 @@
 
 The counterpart in Kafka is TransactionMarkerChannelManager. A decision (Prepare*) is synced before its first marker is
 sent, because markers of a decision that is lost would commit some partitions while the next coordinator aborts the
-others. A marker that a partition could not append is sent again every 100 ms until it succeeds.
+others. A marker that a partition could not append is sent again every 100 ms until it succeeds. A marker that the
+partition rejects as fenced is sent again only after the next load of the coordinator.
 """
 
 from __future__ import annotations
