@@ -120,7 +120,7 @@ def test_kproc_commands_accept_client_file(
         str(tmp_path / "kproc.toml"),
         "--yes",
     ]
-    assert "requests in 1 s" in call_kproc(capsys, *figures, *where[2:]).stderr  # Too few, but it has asked.
+    assert "requests in 1.0 s" in call_kproc(capsys, *figures, *where[2:]).stderr  # Too few, but it has asked.
     alone = call_kproc(capsys, "topic", "list", "--bootstrap", broker.bootstrap)
     assert alone.returncode == 1
     assert "--command-config FILE" in alone.stderr

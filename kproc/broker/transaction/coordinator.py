@@ -326,6 +326,8 @@ class TransactionCoordinator:
 
         `target` is None if the id was removed.
         """
+        if target is entry.appended:
+            return  # The end of a load follows the state that the replay has set.
         size = self._memory.size
         if entry.appended is not None:
             self.state_counts[entry.appended.state] -= 1
