@@ -103,7 +103,7 @@ class _ScaleRequest:
             if self.reply is None:
                 answered(on_reply, {"is_done": False, "ticket": self.ticket})
             elif self.reply.get("error"):
-                _pass_error_on(on_reply, self.reply)
+                _forward_error(on_reply, self.reply)
             else:
                 answered(on_reply, {"is_done": True, **self.reply})
 
@@ -361,14 +361,14 @@ def _passes_on(on_reply: OnReply) -> OnReply:
         if reply.get("lost"):
             refused(on_reply, _LOST, is_retriable=True)
         elif reply.get("error"):
-            _pass_error_on(on_reply, reply)
+            _forward_error(on_reply, reply)
         else:
             answered(on_reply, reply)
 
     return on_supervisor_reply
 
 
-def _pass_error_on(on_reply: OnReply, reply: dict[str, Any]) -> None:
+def _forward_error(on_reply: OnReply, reply: dict[str, Any]) -> None:
     """Respond with the error in a reply of the supervisor, which is retriable only if the reply says that."""
     refused(on_reply, str(reply["error"]), is_retriable=reply.get("is_retriable", False))
 
