@@ -7,6 +7,7 @@ member counts as long as the member refers to its HeldMemory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sized
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -105,6 +106,13 @@ class HeldMemory(Generic[C]):
     def count_assignment(self, size: int) -> None:
         """Count the member's assignment in bytes, in place of its former one."""
         self._counted.resize(self._base_bytes + counted_bytes(size))
+
+    def count_target(self, target: Mapping[bytes, Sized]) -> None:
+        """Count the member's target assignment, topic id -> partitions, in place of its former one.
+
+        It is never rejected, because the broker computes it.
+        """
+        self.count_assignment(PARTITION_BYTES * sum(map(len, target.values())))
 
     def __del__(self) -> None:
         if self._shared is not None:

@@ -328,15 +328,13 @@ class TransactionCoordinator:
         """
         if target is entry.appended:
             return  # The end of a load follows the state that the replay has set.
-        size = self._memory.size
         if entry.appended is not None:
             self.state_counts[entry.appended.state] -= 1
-            size -= bytes_of_id(entry.name, entry.appended)
+            self._memory.add(-bytes_of_id(entry.name, entry.appended))
         if target is not None:
             self.state_counts[target.state] += 1
-            size += bytes_of_id(entry.name, target)
+            self._memory.add(bytes_of_id(entry.name, target))
         entry.appended = target
-        self._memory.resize(size)
 
     def _resume(self, name: str) -> None:
         """Repeat the AddPartitionsToTxn requests that waited for the end of a transaction of `name`, in order."""

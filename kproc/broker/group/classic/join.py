@@ -94,14 +94,11 @@ class ClassicJoin:
 
     def _has_room(self, request: JoinRequest) -> bool:
         """Return True if the Handler has memory for the member and its protocols."""
-        roster = self._state.roster
-        instance_id = request.group_instance_id
-        # A static member that returns without its member id replaces itself.
-        member = roster.members.get(roster.static_ids.get(instance_id or "", request.member_id))
+        member = self._present_member(request)
         own_bytes = member_bytes(
             self._state.group_id,
             request.member_id,
-            instance_id,
+            request.group_instance_id,
             short_name(request.client_id),
             request.client_host,
         )
@@ -110,6 +107,14 @@ class ClassicJoin:
             own_bytes=own_bytes,
             replaced=None if member is None else member.held,
         )
+
+    def _present_member(self, request: JoinRequest) -> Member | None:
+        """Return the member that sends the request. A static one that returns without its id replaces itself."""
+        roster = self._state.roster
+        member_id = request.member_id
+        if request.group_instance_id is not None:
+            member_id = roster.static_ids.get(request.group_instance_id, member_id)
+        return roster.members.get(member_id)
 
     # group.max.size.
 
@@ -121,11 +126,8 @@ class ClassicJoin:
         """
         state = self._state
         roster = state.roster
-        # Unlike Kafka, permit a static member that returns without its member id: it replaces itself.
-        member_id = request.member_id
-        if request.group_instance_id is not None:
-            member_id = roster.static_ids.get(request.group_instance_id, member_id)
-        member = roster.members.get(member_id)
+        # Unlike Kafka, permit a static member that returns without its member id.
+        member = self._present_member(request)
         limit = state.environment.config.group_max_size
         if state.current is GroupState.PREPARING_REBALANCE:
             return (member is not None and member.join_reply is not None) or roster.joined_count < limit

@@ -173,7 +173,7 @@ class ConsumerGroup:
         if updated != before:
             self.state.member_memory.check_room(
                 updated.content,
-                own_bytes=updated.own_bytes(self.group_id, member_id),
+                own_bytes=updated.size_without_content(self.group_id, member_id),
                 replaced=None if known is None else known.held,
             )
         expression = updated.topic_regex

@@ -85,7 +85,7 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
         """The topic names and the classic protocols, which can be long, so that equal ones are shared."""
         return SubscriptionContent(self.topic_names, () if self.classic is None else self.classic.protocols)
 
-    def own_bytes(self, group_id: str, member_id: str) -> int:
+    def size_without_content(self, group_id: str, member_id: str) -> int:
         """Return the memory of a group's member with this metadata, without its `content`."""
         texts = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_regex)
         return member_bytes(group_id, member_id, *texts)

@@ -13,7 +13,6 @@ from typing import Final
 from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import (
-    PARTITION_BYTES,
     HeldMemory,
     MemberMemory,
     SubscriptionContent,
@@ -211,7 +210,7 @@ class ConsumerGroupState:
                 del self.instance_ids[instance_id]
         member.held = member.metadata = None
         if metadata is not None:
-            own_bytes = metadata.own_bytes(self.group_id, member.member_id)
+            own_bytes = metadata.size_without_content(self.group_id, member.member_id)
             member.held = self.member_memory.hold(metadata.content, own_bytes)
             member.metadata = metadata = metadata.with_content(member.held.content)
             self._count_target(member.member_id)
@@ -232,11 +231,10 @@ class ConsumerGroupState:
         self._expression_memory.resize(sum(map(getsizeof, names)))
 
     def _count_target(self, member_id: str) -> None:
-        """Count the memory of a member's target assignment. It is never rejected, because the broker computes it."""
+        # In a replay, a target can come before its member, whose subscription then counts it.
         member = self.members.get(member_id)
         if member is not None and member.held is not None:
-            partitions = sum(map(len, self.target_of(member_id).values()))
-            member.held.count_assignment(partitions * PARTITION_BYTES)
+            member.held.count_target(self.target_of(member_id))
 
     def _set_state(self, member: ConsumerMember, state: MemberState) -> None:
         for partition in _partitions_of(member.state):

@@ -155,7 +155,7 @@ class ShareGroup:
             member = self.state.members.get(request.member_id)
             self.state.member_memory.check_room(
                 updated.content,
-                own_bytes=updated.own_bytes(self.group_id, request.member_id),
+                own_bytes=updated.size_without_content(self.group_id, request.member_id),
                 replaced=None if member is None else member.held,
             )
             self._append([(self._key(ShareRecordType.MEMBER, request.member_id), updated)])

@@ -58,7 +58,7 @@ class ShareSubscription(msgspec.Struct, frozen=True, kw_only=True):
         """The part that can be long: the topic names."""
         return SubscriptionContent(self.topic_names)
 
-    def own_bytes(self, group_id: str, member_id: str) -> int:
+    def size_without_content(self, group_id: str, member_id: str) -> int:
         """Return the memory of a group's member with this subscription, without its `content`."""
         return member_bytes(group_id, member_id, self.rack_id, self.client_id, self.client_host)
 

@@ -14,7 +14,6 @@ import msgspec
 
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import (
-    PARTITION_BYTES,
     HeldMemory,
     MemberMemory,
     SubscriptionContent,
@@ -147,7 +146,7 @@ class ShareGroupState:
                     del self._name_users[name]
         member.held = member.subscription = None
         if subscription is not None:
-            own_bytes = subscription.own_bytes(self.group_id, member.member_id)
+            own_bytes = subscription.size_without_content(self.group_id, member.member_id)
             member.held = self.member_memory.hold(subscription.content, own_bytes)
             names = member.held.content.topic_names
             member.subscription = msgspec.structs.replace(subscription, topic_names=names)
@@ -161,11 +160,10 @@ class ShareGroupState:
             member.held = None
 
     def _count_target(self, member_id: str) -> None:
-        """Count the memory of a member's target assignment. It is never rejected, because the broker computes it."""
+        # In a replay, a target can come before its member, whose subscription then counts it.
         member = self.members.get(member_id)
         if member is not None and member.held is not None:
-            partitions = sum(map(len, self.target_of(member_id).values()))
-            member.held.count_assignment(partitions * PARTITION_BYTES)
+            member.held.count_target(self.target_of(member_id))
 
     def _remove(self, key: RecordKey) -> None:
         match key.record_type:

@@ -164,7 +164,7 @@ class ShareCoordinator:
         self._follow_part(name, part, key, content, offset)
         part = self._parts.get(name)
         after = 0 if part is None else part.memory_bytes
-        self._memory.resize(self._memory.size + after - before)
+        self._memory.add(after - before)
 
     def _follow_part(
         self,
