@@ -61,6 +61,15 @@ def test_holdings_are_shown_for_each_kind_of_thing() -> None:
     assert len(answer.stdout.splitlines()) == 6
 
 
+def test_pass_costs_have_a_positive_count_in_each_row() -> None:
+    answer = run("bench.pass_costs")
+    assert answer.returncode == 0, answer.stderr
+    _version, *rows = answer.stdout.splitlines()
+    counts = [int(row.rsplit(maxsplit=1)[1]) for row in rows]
+    assert len(counts) == 16
+    assert min(counts) > 100
+
+
 class _Lossy:
     """A channel that drops the last record of a batch."""
 

@@ -4,7 +4,7 @@ A producer repeats all bytes around its records; a consumer that catches up repe
 Each connection has one FastPath, which stores the repeated bytes and the looked-up partition: `produce_fast_path.py`
 and `fetch_fast_path.py`. A request that differs falls back to the general path. So does each request that is timed,
 logged or throttled, and each error, so that they are handled in one place. A change of the metadata invalidates all
-fast paths. `tests/unit/broker/handler/test_handler_pass_cost.py` measures what they save.
+fast paths. `python -m bench.pass_costs` counts what a request costs with them.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from kproc.broker.metrics.slab import Slab
 from kproc.broker.transport.agent import AgentId
-from tests.support.processor_rig import ProcessorRig, framed
+from tests.support.processor_rig import Client, ProcessorRig, Request, framed
 
 Start = Callable[..., ProcessorRig]
 
@@ -118,3 +120,73 @@ def test_answer_wakes_a_sleeping_processor(rig: ProcessorRig) -> None:
 def test_detaching_a_stranger_does_no_harm(rig: ProcessorRig) -> None:
     rig.processor.detach(AgentId("handler", 9))
     assert not rig.connect().is_closed()
+
+
+# -- the sleep -----------------------------------------------------------------------------------------------
+
+REQUEST, RESPONSE = framed(bytes(100)), framed(bytes(40))
+
+
+@pytest.fixture
+def ring_rig() -> Iterator[ProcessorRig]:
+    """Over rings, as a broker has them, and not over every kind of link."""
+    with ProcessorRig("ring") as rig:
+        rig.clock.advance_ms(1000)
+        yield rig
+
+
+def waiting_requests(rig: ProcessorRig, clients: list[Client]) -> list[Request]:
+    """A request of each client that waits for its response, after some that were answered."""
+    for _ in range(3):
+        for client in clients:
+            client.sock.send(REQUEST)
+        rig.step()
+        for request in rig.handler.take():
+            rig.handler.answer(request, RESPONSE)
+        rig.step()
+        assert all(client.received() == RESPONSE for client in clients)
+    for client in clients:
+        client.sock.send(REQUEST)
+    rig.step()
+    return rig.handler.take()
+
+
+def test_response_before_the_sleep_is_sent_in_the_same_pass(
+    ring_rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ring_rig.connect()
+    (request,) = waiting_requests(ring_rig, [client])
+    polls: list[float] = []
+
+    def poll(timeout_s: float) -> list[tuple[int, int]]:
+        polls.append(timeout_s)
+        return []
+
+    monkeypatch.setattr(ring_rig.processor, "_poll", poll)
+    ring_rig.handler.answer(request, RESPONSE)
+    ring_rig.processor.do_work(100)
+    assert client.received() == RESPONSE
+    assert [each > 0 for each in polls] == [True], "the sockets are looked at once, by the sleep"
+
+
+def test_many_responses_before_sleep_do_not_delay_requests(ring_rig: ProcessorRig) -> None:
+    clients = [ring_rig.connect() for _ in range(16)]
+    first, *others = waiting_requests(ring_rig, clients)
+    ring_rig.handler.answer(first, RESPONSE)
+    ring_rig.processor.handlers.may_have_answers = True  # As after a pass with much to do.
+    assert clients[0].received() == b""
+    real = ring_rig.processor._has_answers
+
+    def answered_meanwhile() -> bool:
+        if others:
+            ring_rig.handler.answer(others.pop(), RESPONSE)
+        return real()
+
+    ring_rig.processor._has_answers = answered_meanwhile
+    assert clients[0].sock.send(REQUEST)
+    ring_rig.processor.do_work(100)
+    assert len(ring_rig.handler.take()) == 1, "the request was read in the same pass"
+    while others:
+        ring_rig.processor.do_work(100)
+    ring_rig.step()
+    assert all(client.received() == RESPONSE for client in clients)
