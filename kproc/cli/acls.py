@@ -185,6 +185,23 @@ class RuleRights:
             wanted[Operation.READ] = None
         return wanted
 
+    def rules(
+        self,
+        principals: list[str],
+        hosts: list[str],
+        resources: list[tuple[ResourceType, str, PatternType]],
+    ) -> list[Acl]:
+        """Return a rule for each combination of resource, principal, host, and operation on the resource."""
+        from kproc.broker.security.acl import Acl
+
+        return [
+            Acl(kind, name, pattern, principal, host, operation, self.permission)
+            for kind, name, pattern in resources
+            for principal in principals
+            for host in hosts
+            for operation in self.operations_on(kind)
+        ]
+
 
 @app.command("add")
 def add_acls(
@@ -201,7 +218,7 @@ def add_acls(
 
     There will be a rule for each combination of principal, host, operation and resource.
     """
-    from kproc.broker.security.acl import ANY_NAME, Acl, Operation, PatternType
+    from kproc.broker.security.acl import ANY_NAME, Operation, PatternType
 
     rights.validate(resources)
     named = resources.named(with_cluster=rights.idempotent)
@@ -210,13 +227,8 @@ def add_acls(
         usage_error("name what the rules are about: --topic, --group, --transactional-id, --cluster ...")
     if not (rights.operation or rights.producer or rights.consumer):
         usage_error("say what is meant: --operation, --producer or --consumer")
-    rules = [
-        Acl(kind, name, _pattern_of(name, prefixed), _principal(who), where, what, rights.permission)
-        for kind, name in named
-        for who in principals
-        for where in hosts
-        for what in rights.operations_on(kind)
-    ]
+    patterns = [(kind, name, _pattern_of(name, prefixed)) for kind, name in named]
+    rules = rights.rules([_principal(who) for who in principals], hosts, patterns)
     with connect(bootstrap) as client:
         # CreateAcls reports success for rules that exist, so describe them before. Without an authorizer DescribeAcls
         # fails, as CreateAcls does.

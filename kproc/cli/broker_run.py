@@ -31,8 +31,7 @@ def build_config(
     settings: the NAME=VALUE texts of --set. file: the file of --config. environment: variables to read settings from.
     defaults: values that replace the settings' own defaults.
     """
-    from kproc.broker.config import Config, parse_assignments, read_settings_file
-    from kproc.broker.config.settings import is_secret
+    from kproc.broker.config import Config, parse_assignments
 
     assignments = parse_assignments(settings or ())
     warnings: list[str] = []
@@ -44,7 +43,21 @@ def build_config(
         defaults=defaults,
         on_warning=warnings.append,
     )
-    warnings += [
+    warnings += _warnings_about_secrets(assignments, file)
+    warnings += _warnings_about_data(Path(config.log_dirs))
+    if len(warnings) == 1:
+        print_note(f"kproc: warning: {warnings[0]}")
+    elif warnings:
+        print_notes("\n  ".join([f"kproc: {len(warnings)} warnings:", *map(printable, warnings)]) + "\n")
+    return config
+
+
+def _warnings_about_secrets(assignments: Mapping[str, object], file: Path | None) -> list[str]:
+    """Return a warning for each secret of --set, and one if every user can read secrets in the settings file."""
+    from kproc.broker.config import read_settings_file
+    from kproc.broker.config.settings import is_secret
+
+    warnings = [
         f"--set {name}: every user of this host can read a command line; put it into a file for --config"
         for name in assignments
         if is_secret(name)
@@ -55,12 +68,7 @@ def build_config(
             warnings.append(
                 f"{file} holds {', '.join(secrets)}, and every user of this host can read it: chmod o= it"
             )
-    warnings += _warnings_about_data(Path(config.log_dirs))
-    if len(warnings) == 1:
-        print_note(f"kproc: warning: {warnings[0]}")
-    elif warnings:
-        print_notes("\n  ".join([f"kproc: {len(warnings)} warnings:", *map(printable, warnings)]) + "\n")
-    return config
+    return warnings
 
 
 def _warnings_about_data(path: Path) -> list[str]:

@@ -148,9 +148,7 @@ def run_with_control(
     """
     # main() disables the garbage collector during the imports. Enable it, because this process can run for days.
     gc.enable()
-    settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
-    settings |= parse_assignments(given.settings or ())
-    settings |= {flag.name: flag.value for flag in flags}
+    settings = _settings(given, flags)
     parent = settings.pop(_PARENT, None)
     broker = DevBroker(
         settings,
@@ -164,9 +162,7 @@ def run_with_control(
     signals = _EndSignals(parent)
     try:
         broker.start()
-        counts = {name: count or int(settings.get("num.partitions", 1)) for name, count in topics.items()}
-        for name, count in counts.items():
-            broker.create_topic(name, partitions=count)
+        counts = _create_topics(broker, topics, int(settings.get("num.partitions", 1)))
         announcement = _Announcement(given.ready_file, broker, control)
         control.start()
         shown = {**announcement.content(), "control_token": control.token}
@@ -183,6 +179,24 @@ def run_with_control(
     finally:
         _stop(broker, control)
     return 0
+
+
+def _settings(given: argparse.Namespace, flags: list[Flag]) -> dict[str, Any]:
+    """Return the broker's settings: its listener, then the assignments of --set, then the flags, which win."""
+    settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
+    settings |= parse_assignments(given.settings or ())
+    return settings | {flag.name: flag.value for flag in flags}
+
+
+def _create_topics(broker: DevBroker, topics: Mapping[str, int], default_count: int) -> dict[str, int]:
+    """Create topics with their numbers of partitions, or with `default_count` for the number 0.
+
+    Return the numbers that were used.
+    """
+    counts = {name: count or default_count for name, count in topics.items()}
+    for name, count in counts.items():
+        broker.create_topic(name, partitions=count)
+    return counts
 
 
 def _make_control(broker: DevBroker, port: str) -> ControlServer:

@@ -81,10 +81,7 @@ def run_load(bootstrap: str, plan: LoadPlan, workers: Iterable[LoadConnection], 
         report = LoadReport(
             bootstrap, plan, totals, used, limit, _busy_roles(before, after), len(connections)
         )
-        if output is Format.JSON:
-            print_json(report.as_json())
-        else:
-            report.print()
+        report.show(output)
     if is_interrupted:
         raise KeyboardInterrupt
     _check_commits(plan, totals, used)
@@ -290,6 +287,13 @@ class LoadReport:
             "broker_roles_busy": self.roles,
             "limit": {"stage": self.limit.stage, "reason": self.limit.reason},
         }
+
+    def show(self, output: Format) -> None:
+        """Print the report as JSON, or as text in any other format."""
+        if output is Format.JSON:
+            print_json(self.as_json())
+        else:
+            self.print()
 
     def print(self) -> None:
         """Print a sentence about the load, a table of its rates and times, and a sentence about its limit."""

@@ -111,14 +111,30 @@ def list_topics(
     the used share of the limit by time or by bytes, and this limit; at 100 % the oldest records are deleted next.
     WRITTEN: time since the newest record. A dash is an unknown figure.
     """
-    gaps, errors = Gaps(), dict[Partition, str]()
+    gaps = Gaps()
+    rows, unserved = _measure(selection, interval, bootstrap, gaps)
+    sort_rows(rows, sort)
+    _print_topics(rows[: selection.limit], len(rows), output)
+    gaps.report()
+    if unserved:
+        _print_unserved(unserved)
+
+
+def _measure(
+    selection: TopicSelection, interval_s: float, bootstrap: str, gaps: Gaps
+) -> tuple[list[dict[str, Any]], list[Partition]]:
+    """Return (a row for each chosen topic, the partitions of these topics that are not served).
+
+    interval_s: seconds for which traffic is measured, or 0 for no measurement.
+    """
+    errors = dict[Partition, str]()
     with ExitStack() as stack:
         client = stack.enter_context(connect(bootstrap))
         client.timeout_ms = PATIENCE_MS
         local = connect_locally(client, bootstrap)
         if local is not None:
             stack.enter_context(local)
-        meter = TrafficMeter(client, local, gaps) if interval else None
+        meter = TrafficMeter(client, local, gaps) if interval_s else None
         topics = selection.topics(client)
         if not topics:
             print_empty_list_note(client, "topics")
@@ -126,7 +142,7 @@ def list_topics(
             (topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]
         ]
         names = [topic["name"] for topic in topics]
-        rates = meter.measure(interval, names) if meter is not None else {}
+        rates = meter.measure(interval_s, names) if meter is not None else {}
         # Survey the logs after the measurement. Before it, the last writes would be older by the whole interval.
         logs = surveyed_logs(local, errors) if local is not None else None
         if logs is None:
@@ -135,12 +151,8 @@ def list_topics(
     for row in rows:
         measured = rates.get(row["name"], Rates())
         row |= {f"{name}_per_s": value for name, value in measured._asdict().items()}
-    sort_rows(rows, sort)
-    _print_topics(rows[: selection.limit], len(rows), output)
-    gaps.report()
-    # Report only chosen partitions: a survey of logs adds the errors of all topics.
-    if unserved := sorted(errors.keys() & set(partitions)):
-        _print_unserved(unserved)
+    # Return only chosen partitions: a survey of logs adds the errors of all topics.
+    return rows, sorted(errors.keys() & set(partitions))
 
 
 def _print_unserved(partitions: list[Partition]) -> None:

@@ -81,10 +81,7 @@ def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pip
     made = errors.of(lambda table: _head(table, directory, outside), head)
     nothing = Defaults(directory, outside.default_bootstrap, "kproc", Trigger())
     name, checkpoint, defaults = made or ("", "", nothing)
-    spark_table = root.table("spark")
-    spark = SparkSettings()
-    if spark_table is not None:
-        spark = errors.of(lambda table: _spark(table, directory), spark_table) or spark
+    spark = _spark_settings(errors, root.table("spark"), directory)
     sources = _parts(errors, root, "source", lambda table: source_of(table, defaults))
     transforms = _parts(errors, root, "transform", lambda table: _transform(table, defaults))
     sinks = _parts(errors, root, "sink", lambda table: _sink(table, defaults))
@@ -136,6 +133,13 @@ def _head(head: SpecTable, directory: Path, outside: Outside) -> tuple[str, str,
     )
     head.finish()
     return name, checkpoint, defaults
+
+
+def _spark_settings(errors: SpecErrors, table: SpecTable | None, directory: Path) -> SparkSettings:
+    """Return the settings of [spark]. Return the defaults if it is missing or has errors, which are added."""
+    if table is None:
+        return SparkSettings()
+    return errors.of(lambda each: _spark(each, directory), table) or SparkSettings()
 
 
 def _spark(table: SpecTable, directory: Path) -> SparkSettings:

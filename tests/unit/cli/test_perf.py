@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from kproc.cli.bottleneck import Finding
+from kproc.cli.common import Format
 from kproc.cli.perf import ProduceLoad, split_records
 from kproc.cli.perf_run import LoadPlan, LoadReport, LoadUsage, find_limit
 from kproc.tools.perf.load import LoadTotals
@@ -36,6 +38,15 @@ def test_report_of_one_record_names_it_in_the_singular(capsys: pytest.CaptureFix
     plan, totals = LoadPlan("consume", "t", 1.0, None, None, {}), LoadTotals(requests=1, records=1)
     LoadReport("b:1", plan, totals, LoadUsage(1.0, 0.1, 0.5), Finding("none", ""), {}, 1).print()
     assert capsys.readouterr().out.startswith("1 record consumed from t in 1.0 s, 1 connection\n")
+
+
+def test_report_shows_json_or_text_by_the_format(capsys: pytest.CaptureFixture[str]) -> None:
+    plan, totals = LoadPlan("consume", "t", 1.0, None, None, {}), LoadTotals(requests=1, records=1)
+    report = LoadReport("b:1", plan, totals, LoadUsage(1.0, 0.1, 0.5), Finding("none", ""), {}, 1)
+    report.show(Format.JSON)
+    assert json.loads(capsys.readouterr().out) == report.as_json()
+    report.show(Format.TABLE)
+    assert capsys.readouterr().out.startswith("1 record consumed")
 
 
 def test_throttled_load_names_the_quota() -> None:
