@@ -93,11 +93,7 @@ class Decoder:
         bytes_max: int = BYTES_MAX,
         check_crcs: bool = True,
     ) -> None:
-        unknown = [name for name in columns if name not in ARROW_TYPES]
-        if unknown or not columns:
-            raise ValueError(
-                f"no such columns: {', '.join(unknown)}" if unknown else "no columns are asked for"
-            )
+        _check_columns(columns)
         self.next_offset = start
         self.consumed = 0
         """Bytes of the last feed() that were decoded. The rest is an incomplete batch, or has offsets from `end` on."""
@@ -180,21 +176,12 @@ class Decoder:
         if not total:
             return 0
         header = _unpack(view, position)
-        base_offset, _, _, _, crc, attributes, last_delta, _, _, producer, _, _, count = header
+        base_offset, _, _, _, _, attributes, last_delta, _, _, producer, _, _, count = header
         last_offset = base_offset + last_delta
         # Skip a batch below the wanted offset: a Fetch response or an index entry can begin some batches before it.
         if last_offset < self.next_offset:
             return total
-        # Kafka's CRC covers the bytes from the attributes on. Brokers change fields before them, such as the leader
-        # epoch, without a new CRC.
-        if self._check_crcs and crc32c(view[position + CRC_FROM : position + total]) != crc:
-            raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
-        # Compaction removes records and keeps the last offset delta. So a batch can have fewer records than offsets,
-        # but never more.
-        if not 0 <= count <= last_delta + 1:
-            raise self._bad(
-                base_offset, f"it claims {count} records, but its last offset delta is only {last_delta}"
-            )
+        self._check_batch(header, view[position : position + total])
         if base_offset >= self.end:
             self.next_offset = base_offset
             return total
@@ -214,6 +201,20 @@ class Decoder:
             self._enqueue_records(header, payload, position + HEADER_BYTES)
         self.next_offset = last_offset + 1
         return total
+
+    def _check_batch(self, header: tuple[Any, ...], batch: memoryview) -> None:
+        """Raise KafkaError if the batch's CRC or its number of records is wrong."""
+        base_offset, _, _, _, crc, _, last_delta, _, _, _, _, _, count = header
+        # Kafka's CRC covers the bytes from the attributes on. Brokers change fields before them, such as the leader
+        # epoch, without a new CRC.
+        if self._check_crcs and crc32c(batch[CRC_FROM:]) != crc:
+            raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
+        # Compaction removes records and keeps the last offset delta. So a batch can have fewer records than offsets,
+        # but never more.
+        if not 0 <= count <= last_delta + 1:
+            raise self._bad(
+                base_offset, f"it claims {count} records, but its last offset delta is only {last_delta}"
+            )
 
     def _enqueue_records(self, header: tuple[Any, ...], payload: memoryview, position: int) -> None:
         """Enqueue the records of a batch, decompressed. `position` is that of the payload in the buffer."""
@@ -411,6 +412,13 @@ class _Constants:
         if array is None or len(array) < rows:
             array = self._arrays[name] = pa.repeat(self._values[name], max(rows, 1024))
         return array.slice(0, rows)
+
+
+def _check_columns(columns: Sequence[str]) -> None:
+    """Raise ValueError unless there is a column, and all columns are known."""
+    unknown = [name for name in columns if name not in ARROW_TYPES]
+    if unknown or not columns:
+        raise ValueError(f"no such columns: {', '.join(unknown)}" if unknown else "no columns are asked for")
 
 
 def _in_one_piece(waiting: list[_WaitingBatch], data: Bytes) -> tuple[bytes, Array, Array]:

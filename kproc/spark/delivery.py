@@ -141,23 +141,38 @@ def write_task_once(
             deque(batches, maxlen=0)
         return message
     assert first is not None
+    rows = itertools.chain([first], batches)
+    _write_transaction(options, write, commit, OpenTransaction(transactions, identity), rows, message)
+    return message
+
+
+def _write_transaction(
+    options: SinkOptions,
+    write: BatchIdentity,
+    commit: BatchCommit,
+    transaction: OpenTransaction,
+    rows: Iterator[pa.RecordBatch],
+    message: KprocCommitMessage,
+) -> None:
+    """Write a task's rows into its transaction, and prepare the commit. Abort the transaction if this fails.
+
+    Store what was written and prepared in `message`.
+    """
     producer = acquire_producer(options)
-    transaction = OpenTransaction(transactions, identity)
     try:
         producer.start_transaction(transaction)
-        writer = TaskWriter(options, producer, task, has_digest=write.has_marks)
-        writer.write(itertools.chain([first], batches))
+        writer = TaskWriter(options, producer, message.task, has_digest=write.has_marks)
+        writer.write(rows)
         message.written = _written(producer)
         place = next(iter(transaction.places))
         message.prepared = commit.prepare(
-            task, identity, place, records=message.records, digest=writer.digest
+            message.task, transaction.identity, place, records=message.records, digest=writer.digest
         )
     except BaseException:
         producer.close()
-        _drop(options, write, identity)
+        _drop(options, write, transaction.identity)
         raise
     release_producer(options, producer)
-    return message
 
 
 def _drop(options: SinkOptions, write: BatchIdentity, identity: ProducerIdentity) -> None:

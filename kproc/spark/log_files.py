@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -287,26 +287,11 @@ class PartitionFiles:
             if before < bases[0]:
                 raise OffsetGone(str(self), before, bases[0])
             aborted = self.aborted(before, decoder.end) if isolation == READ_COMMITTED else []
-            is_whole = True
-            for base in bases[bisect_right(bases, before) - 1 :]:
-                try:
-                    descriptor = self.segments.open(base)
-                except FileNotFoundError:
-                    # The broker has deleted the segment, or merged it into another one, since the directory was listed:
-                    # list it again.
-                    is_whole = False
-                    break
-                # All offsets below this segment's base were in earlier segments. Compaction has removed the missing
-                # ones, so skip them.
-                decoder.next_offset = max(decoder.next_offset, min(base, decoder.end))
-                try:
-                    yield from self._read_segment(base, descriptor, decoder, aborted, base == bases[-1])
-                finally:
-                    os.close(descriptor)
-                if decoder.next_offset >= decoder.end:
-                    break
+            is_whole = yield from self._read_segments(bases, decoder, aborted)
             if is_whole:
                 break
+            # The broker has deleted the segment, or merged it into another one, since the directory was listed: list it
+            # again.
             looks = looks + 1 if decoder.next_offset == before else 0
             if looks > LOOKS:
                 raise Corrupt(
@@ -314,6 +299,29 @@ class PartitionFiles:
                     f"exist, also after {LOOKS} more tries"
                 )
         yield from decoder.flush()
+
+    def _read_segments(
+        self, bases: list[int], decoder: Decoder, aborted: list[tuple[int, int, int]]
+    ) -> Generator[pa.RecordBatch, None, bool]:
+        """Yield Arrow batches from the segment with `decoder.next_offset` on.
+
+        bases: base offsets of all segments. Return False if the file of a segment does not exist any more.
+        """
+        for base in bases[bisect_right(bases, decoder.next_offset) - 1 :]:
+            try:
+                descriptor = self.segments.open(base)
+            except FileNotFoundError:
+                return False
+            # All offsets below this segment's base were in earlier segments. Compaction has removed the missing ones,
+            # so skip them.
+            decoder.next_offset = max(decoder.next_offset, min(base, decoder.end))
+            try:
+                yield from self._read_segment(base, descriptor, decoder, aborted, base == bases[-1])
+            finally:
+                os.close(descriptor)
+            if decoder.next_offset >= decoder.end:
+                break
+        return True
 
     def _read_segment(
         self,

@@ -226,11 +226,7 @@ class Transactions:
         key = (name, is_group)
 
         def attempt() -> dict[str, Any]:
-            node = self._coordinators.get(key)
-            if node is None:
-                # Cache the coordinator, because FindCoordinator costs a round trip and coordinators seldom move.
-                node = self._cluster.coordinator(name, of_transactions=not is_group, limit_ms=self._limit_ms)
-                self._coordinators[key] = node
+            node = self._coordinator(name, is_group=is_group)
             try:
                 answer = self._cluster.call(api_key, fields, node=node, newest=newest, limit_ms=0)
             except Unreachable as error:
@@ -250,6 +246,16 @@ class Transactions:
             return self._cluster.retrying(f"{api_key.name} of {name}", attempt, limit_ms=self._limit_ms)
         except ApiError as error:
             raise _advised(error.code, str(error)) from None
+
+    def _coordinator(self, name: str, *, is_group: bool) -> int:
+        """Return the node id of the coordinator of a transactional id or, with `is_group`, of a group."""
+        key = (name, is_group)
+        node = self._coordinators.get(key)
+        if node is None:
+            # Cache the coordinator, because FindCoordinator costs a round trip and coordinators seldom move.
+            node = self._cluster.coordinator(name, of_transactions=not is_group, limit_ms=self._limit_ms)
+            self._coordinators[key] = node
+        return node
 
     def _check(self, code: int, what: str) -> None:
         if code:

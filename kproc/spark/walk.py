@@ -172,19 +172,10 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
     record_end = _record_ends(starts, ends, counts)
     position = _skip(data, starts, _VARINT_BYTES_MAX)
     position += 1  # attributes
-    timestamp_delta = offset_delta = None
-    if wanted.timestamp:
-        timestamp_delta, position = _varints(data, position, _VARLONG_BYTES_MAX)
-        timestamp_delta = _signed(timestamp_delta)
-    else:
-        position = _skip(data, position, _VARLONG_BYTES_MAX)
-    if wanted.offset:
-        offset_delta, position = _varints(data, position)
-        offset_delta = _signed(offset_delta)
-        if not _rises(offset_delta, counts):
-            return None
-    else:
-        position = _skip(data, position, _VARINT_BYTES_MAX)
+    timestamp_delta, position = _read_or_skip(data, position, _VARLONG_BYTES_MAX, is_wanted=wanted.timestamp)
+    offset_delta, position = _read_or_skip(data, position, _VARINT_BYTES_MAX, is_wanted=wanted.offset)
+    if offset_delta is not None and not _rises(offset_delta, counts):
+        return None
     key_bytes, key_at, position = _length_and_place(data, position)
     # Reject a record that ends with its key: at least the byte of the value's length must follow.
     if (position >= record_end).any():
@@ -287,6 +278,19 @@ def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -
     if len(rows):
         raise IndexError("varint of a record is too long")
     return values, position
+
+
+def _read_or_skip(
+    data: Array, position: Array, bytes_max: int, *, is_wanted: bool
+) -> tuple[Array | None, Array]:
+    """Return the zig-zag coded varints at the positions, or None if they are not wanted, and the positions after them.
+
+    Raises IndexError if a varint has more than `bytes_max` bytes.
+    """
+    if not is_wanted:
+        return None, _skip(data, position, bytes_max)
+    values, position = _varints(data, position, bytes_max)
+    return _signed(values), position
 
 
 def _skip(data: Array, position: Array, bytes_max: int) -> Array:
