@@ -92,18 +92,7 @@ def _validate(context: RequestContext, request: Fields) -> None:
     check_text(request["instance_id"], "InstanceId")
     check_text(request["rack_id"], "RackId")
     if epoch == JOIN_EPOCH:
-        # The coordinator needs this timeout: a member that does not give up revoked partitions within it is
-        # removed.
-        if request["rebalance_timeout"] == _NO_TIMEOUT:
-            raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
-        # A member that joins must own nothing. It was fenced, or it is new, so another member may have its
-        # partitions already.
-        if request["topic_partitions"] is None or request["topic_partitions"]:
-            raise invalid_request("TopicPartitions must be empty when (re-)joining.")
-        if request["subscribed_topic_names"] is None and request.get("subscribed_topic_regex") is None:
-            raise invalid_request(
-                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
-            )
+        _validate_join(request)
     # Epoch -2 means that a static member will come back (KIP-848). Only an instance id can recognise it then.
     elif epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
         raise invalid_request("InstanceId can't be null.")
@@ -118,6 +107,21 @@ def _validate(context: RequestContext, request: Fields) -> None:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(supported)}.",
+        )
+
+
+def _validate_join(request: Fields) -> None:
+    """Raise INVALID_REQUEST for invalid fields of a member that joins."""
+    # The coordinator needs this timeout: a member that does not give up revoked partitions within it is removed.
+    if request["rebalance_timeout"] == _NO_TIMEOUT:
+        raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
+    # A member that joins must own nothing. It was fenced, or it is new, so another member may have its partitions
+    # already.
+    if request["topic_partitions"] is None or request["topic_partitions"]:
+        raise invalid_request("TopicPartitions must be empty when (re-)joining.")
+    if request["subscribed_topic_names"] is None and request.get("subscribed_topic_regex") is None:
+        raise invalid_request(
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kproc.broker.api.share_states import STATE_ROWS, failed_states, handle_states
+from kproc.broker.api.share_states import STATE_ROWS, StateOperation, failed_states, handle_states
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.share_call import DELETE_STATE
 from kproc.broker.request.registry import api
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     rows=(STATE_ROWS,),
 )
 def handle_delete_share_group_state(context: RequestContext, request: Fields) -> None:
-    handle_states(context, request, DELETE_STATE, lambda _row: DeleteState(), verb="delete")
+    handle_states(context, request, StateOperation("delete", DELETE_STATE, lambda _row: DeleteState()))
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:

@@ -69,18 +69,14 @@ def _page(
             yield None
             continue
         topic = services.image.topic(name)
-        node_id = services.config.node_id
-        row = _missing(name) if topic is None else _topic_row(topic, node_id, first, room)
-        row["topic_authorized_operations"] = operations_on(context, ResourceType.TOPIC, name)
+        partition_count = 0 if topic is None else len(topic.partitions)
         count += 1
-        yield row
-        if topic is None:
-            continue
-        if first + room < len(topic.partitions):
+        yield _allowed_row(context, name, topic, first, room)
+        if first + room < partition_count:
             fields["next_cursor"] = {"topic_name": name, "partition_index": first + room}
             break
         # The cursor can be behind the last partition: the topic was deleted and created again with fewer partitions.
-        room -= max(0, len(topic.partitions) - first)
+        room -= max(0, partition_count - first)
     yield from refused
 
 
@@ -106,6 +102,18 @@ def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | N
     if wanted and first not in names:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     return sort_by_steps((name if name >= first else None for name in names), key=str)
+
+
+def _allowed_row(
+    context: RequestContext, name: str, topic: TopicImage | None, first: int, room: int
+) -> dict[str, Any]:
+    """Return the row of a topic that the client may describe, with up to `room` partitions from `first` on.
+
+    topic: None if the topic does not exist.
+    """
+    row = _missing(name) if topic is None else _topic_row(topic, context.services.config.node_id, first, room)
+    row["topic_authorized_operations"] = operations_on(context, ResourceType.TOPIC, name)
+    return row
 
 
 def _refused(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kproc.broker.api.share_states import STATE_ROWS, failed_states, handle_states
+from kproc.broker.api.share_states import STATE_ROWS, StateOperation, failed_states, handle_states
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.share_call import INITIALIZE_STATE
 from kproc.broker.request.registry import api
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     rows=(STATE_ROWS,),
 )
 def handle_initialize_share_group_state(context: RequestContext, request: Fields) -> None:
-    handle_states(context, request, INITIALIZE_STATE, _arguments, verb="initialize")
+    handle_states(context, request, StateOperation("initialize", INITIALIZE_STATE, _arguments))
 
 
 def _arguments(row: Fields) -> InitializeState:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kproc.broker.api.share_states import STATE_ROWS, encode_batches, failed_states, handle_states
+from kproc.broker.api.share_states import (
+    STATE_ROWS,
+    StateOperation,
+    encode_batches,
+    failed_states,
+    handle_states,
+)
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.share_call import READ_STATE
 from kproc.broker.request.registry import api
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     rows=(STATE_ROWS,),
 )
 def handle_read_share_group_state(context: RequestContext, request: Fields) -> None:
-    handle_states(context, request, READ_STATE, _arguments, verb="read", fields_of=_fields)
+    handle_states(context, request, StateOperation("read", READ_STATE, _arguments, fields_of=_fields))
 
 
 def _arguments(row: Fields) -> ReadState:

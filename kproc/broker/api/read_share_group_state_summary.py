@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kproc.broker.api.share_states import STATE_ROWS, failed_states, handle_states
+from kproc.broker.api.share_states import STATE_ROWS, StateOperation, failed_states, handle_states
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.share_call import READ_SUMMARY
 from kproc.broker.request.registry import api
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     rows=(STATE_ROWS,),
 )
 def handle_read_share_group_state_summary(context: RequestContext, request: Fields) -> None:
-    handle_states(
-        context,
-        request,
+    operation = StateOperation(
+        "read",
         READ_SUMMARY,
         lambda row: ReadSummary(row["leader_epoch"]),
-        verb="read",
         find_problem=_find_problem,
         fields_of=_fields,
     )
+    handle_states(context, request, operation)
 
 
 def _find_problem(row: Fields) -> str | None:

@@ -6,7 +6,8 @@ All of them name a group, topics by id, and partitions. Each partition is an ite
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from kproc.broker.peers.coordinator_call import Fields, Item, ItemOperation
 from kproc.broker.request.division import rows_at
@@ -34,36 +35,45 @@ _CHECKED: Final = (
 )
 
 
-def handle_states(
-    context: RequestContext,
-    request: Fields,
-    operation: ItemOperation[ShareCoordinator, A, Any],
-    arguments_of: Callable[[Fields], A],
-    *,
-    verb: str,
-    find_problem: Callable[[Fields], str | None] | None = None,
-    fields_of: Callable[[PersistedState], Fields] = lambda _state: {},
-) -> None:
-    """Run an operation for each row of a request, and respond.
+def find_negative(row: Fields) -> str | None:
+    """Return Kafka's message for the first field that must not be negative but is. Return None if no field is."""
+    for field, name in _CHECKED:
+        if row.get(field, 0) < 0:
+            return f"The {name} cannot be a negative number."
+    return None
 
+
+@dataclass(frozen=True)
+class StateOperation(Generic[A]):
+    """An operation of the share coordinator, and the functions that translate the rows of its API.
+
+    verb: names the operation in error messages, as in "Unable to read share group state."
     arguments_of: makes the operation's arguments of a row. find_problem: returns the error message for an invalid row.
-    fields_of: makes the fields of the response's row from a state. verb: names the operation in error messages, as in
-    "Unable to read share group state."
+    fields_of: makes the fields of the response's row from a state.
     """
+
+    verb: str
+    operation: ItemOperation[ShareCoordinator, A, Any]
+    arguments_of: Callable[[Fields], A]
+    find_problem: Callable[[Fields], str | None] = find_negative
+    fields_of: Callable[[PersistedState], Fields] = lambda _state: {}
+
+
+def handle_states(context: RequestContext, request: Fields, operation: StateOperation[Any]) -> None:
+    """Run an operation for each row of a request, and respond."""
     group_id = request["group_id"]
     # As in Kafka, a request without a group id, or with a topic without partitions, gets no results.
     if not group_id or any(not topic["partitions"] for topic in request["topics"]):
         context.reply({"results": []})
         return
-    check = find_problem or find_negative
     # Each row of the request with its topic's id, and the error message for an invalid row.
     rows = [
-        (topic["topic_id"] or ZERO_UUID, row, check(row))
+        (topic["topic_id"] or ZERO_UUID, row, operation.find_problem(row))
         for topic in request["topics"]
         for row in topic["partitions"]
     ]
     items = [
-        Item(state_key(group_id, topic_id, row["partition"]), arguments_of(row))
+        Item(state_key(group_id, topic_id, row["partition"]), operation.arguments_of(row))
         for topic_id, row, problem in rows
         if problem is None
     ]
@@ -71,7 +81,7 @@ def handle_states(
     def on_done(outcomes: list[Any]) -> None:
         left = iter(outcomes)
         results = [
-            _result(row, next(left), verb, fields_of)
+            _result(row, next(left), operation)
             if problem is None
             else _failed(row, ErrorCode.INVALID_REQUEST, problem)
             for _, row, problem in rows
@@ -79,7 +89,7 @@ def handle_states(
         context.reply(_by_topic(request, results))
 
     if items:
-        operation.send(context, items, on_done)
+        operation.operation.send(context, items, on_done)
     else:
         on_done([])
 
@@ -92,14 +102,6 @@ def _by_topic(request: Fields, results: Iterable[Fields]) -> Fields:
         for topic in request["topics"]
     ]
     return {"results": topics}
-
-
-def find_negative(row: Fields) -> str | None:
-    """Return Kafka's message for the first field that must not be negative but is. Return None if no field is."""
-    for field, name in _CHECKED:
-        if row.get(field, 0) < 0:
-            return f"The {name} cannot be a negative number."
-    return None
 
 
 def failed_states(request: Fields, code: int, message: str | None) -> Fields:
@@ -121,14 +123,14 @@ def encode_batches(batches: tuple[StateBatch, ...]) -> list[Fields]:
     ]
 
 
-def _result(row: Fields, outcome: Any, verb: str, fields_of: Callable[[PersistedState], Fields]) -> Fields:
+def _result(row: Fields, outcome: Any, operation: StateOperation[Any]) -> Fields:
     if isinstance(outcome, PersistedState):
-        return {**_failed(row, ErrorCode.NONE, None), **fields_of(outcome)}
+        return {**_failed(row, ErrorCode.NONE, None), **operation.fields_of(outcome)}
     message = None
     if outcome == ErrorCode.INVALID_REQUEST:
-        message = f"{verb.capitalize()} operation on uninitialized share partition not allowed."
+        message = f"{operation.verb.capitalize()} operation on uninitialized share partition not allowed."
     elif outcome:
-        message = _MESSAGES.get(outcome) or f"Unable to {verb} share group state."
+        message = _MESSAGES.get(outcome) or f"Unable to {operation.verb} share group state."
     return _failed(row, outcome, message)
 
 

@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kproc.broker.api.share_states import STATE_ROWS, failed_states, find_negative, handle_states
+from kproc.broker.api.share_states import (
+    STATE_ROWS,
+    StateOperation,
+    failed_states,
+    find_negative,
+    handle_states,
+)
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.share_call import WRITE_STATE
 from kproc.broker.request.registry import api
@@ -32,7 +38,8 @@ if TYPE_CHECKING:
     rows=(STATE_ROWS,),
 )
 def handle_write_share_group_state(context: RequestContext, request: Fields) -> None:
-    handle_states(context, request, WRITE_STATE, _arguments, verb="write", find_problem=_find_problem)
+    operation = StateOperation("write", WRITE_STATE, _arguments, find_problem=_find_problem)
+    handle_states(context, request, operation)
 
 
 def _arguments(row: Fields) -> WriteState:

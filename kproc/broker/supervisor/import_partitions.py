@@ -112,18 +112,9 @@ def import_partitions(
             return [_planned(fs, source) for source in sources]
         for data in {source.path.parent for source in sources} - {directory.path}:
             stack.enter_context(_unused(data))
-        checked = sources
-        if dry_run:
-            # Do not check partitions of missing internal topics: a real import would create these topics to fit.
-            checked = [
-                each for each in sources if each.topic not in COORDINATOR_TOPICS or image.topic(each.topic)
-            ]
-        else:
+        if not dry_run:
             _create_internal_topics(config, log, image, directory.cluster_id, sources)
-        _check_named_once(sources)
-        _check_partition_counts(image, checked)
-        for source in checked:
-            _check(fs, directory.path, image, source)
+        _check_all(fs, directory.path, image, sources)
         if dry_run:
             return [_planned(fs, source) for source in sources]
         return _import_all(fs, directory.path, image, sources)
@@ -249,6 +240,17 @@ def _check_partition_counts(image: ClusterImage, sources: Sequence[_ImportSource
                 f"{name} has {count} partitions here, but {len(found)} are imported: groups and transactions would be "
                 "searched in the wrong partitions; import into a new data directory"
             )
+
+
+def _check_all(fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]) -> None:
+    """Raise FatalError if one of the partitions cannot be imported into the data directory `data`."""
+    _check_named_once(sources)
+    # Do not check partitions of missing internal topics. They are missing only in a dry run, and a real import creates
+    # these topics to fit.
+    checked = [each for each in sources if each.topic not in COORDINATOR_TOPICS or image.topic(each.topic)]
+    _check_partition_counts(image, checked)
+    for source in checked:
+        _check(fs, data, image, source)
 
 
 def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> None:
