@@ -130,15 +130,22 @@ def walk_checked(
         if header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] >= believed_end:
             # Read the whole batch if the chunk ends inside it, because the CRC needs all bytes.
             if inside + total > len(chunk):
-                wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
-                chunk = memoryview(fs.read(descriptor, wanted, position=position))
+                chunk = _read_whole(fs, descriptor, position, total, end)
                 chunk_start, inside = position, 0
-                if len(chunk) < total:
-                    raise BadBatch(position, f"only {len(chunk)} of its {total} bytes could be read")
             if crc32c(chunk[inside + CRC_FROM : inside + total]) != header[CRC]:
                 raise BadBatch(position, "its CRC-32C does not match")
         yield position, header
         position += total
+
+
+def _read_whole(fs: Fs, descriptor: int, position: int, total: int, end: int) -> memoryview:
+    """Return a chunk of the file that begins with a batch of `total` bytes. Raise BadBatch if the file is shorter."""
+    chunk = memoryview(
+        fs.read(descriptor, min(max(SCAN_CHUNK_BYTES, total), end - position), position=position)
+    )
+    if len(chunk) < total:
+        raise BadBatch(position, f"only {len(chunk)} of its {total} bytes could be read")
+    return chunk
 
 
 def _check_shape(position: int, header: Header, total: int, end: int) -> None:

@@ -158,33 +158,43 @@ class CompactionPass:
             if segment.next_offset <= facts.first_dirty:
                 continue
             for chunk, batches in self._read(segment):
-                for at, header in batches:
-                    if last_offset_of(header) < facts.first_dirty:
-                        continue
-                    if header[ATTRIBUTES] & CONTROL:
-                        transactions.on_marker(header, self._is_abort(header, chunk, at))
-                        key_map.advance(last_offset_of(header))
-                    elif transactions.on_batch(header) or not header[RECORD_COUNT]:
-                        key_map.advance(last_offset_of(header))
-                    else:
-                        raw, start, end = records_of(header, chunk, at, self._record_bytes_max)
-                        self.records_read += header[RECORD_COUNT]
-                        for _ in key_map.add(header, raw, start, end):
-                            if self._is_step_over(header, end - start):
-                                yield 0
-                        # The memory for keys is full, so end the pass inside this segment. The next pass continues
-                        # behind the last offset in the map.
-                        if key_map.is_full:
-                            break
+                yield from self._map_chunk(chunk, batches, transactions)
                 yield len(chunk)
                 if key_map.is_full:
                     break
+            # The memory for keys is full, so end the pass inside this segment. The next pass continues behind the last
+            # offset in the map.
             if key_map.is_full:
                 break
             key_map.advance(segment.next_offset - 1)
         for done in key_map.finish():
             self._survivors = done
             yield 0
+
+    def _map_chunk(
+        self, chunk: bytes, batches: Sequence[tuple[int, Header]], transactions: CleanedTransactions
+    ) -> Iterator[int]:
+        """Store the offsets of the keys in the batches of a chunk, until the memory is full. Yield 0 after each step.
+
+        batches: (position in `chunk`, header) of each batch.
+        """
+        key_map = self._map
+        for at, header in batches:
+            if last_offset_of(header) < self._facts.first_dirty:
+                continue
+            if header[ATTRIBUTES] & CONTROL:
+                transactions.on_marker(header, self._is_abort(header, chunk, at))
+                key_map.advance(last_offset_of(header))
+            elif transactions.on_batch(header) or not header[RECORD_COUNT]:
+                key_map.advance(last_offset_of(header))
+            else:
+                raw, start, end = records_of(header, chunk, at, self._record_bytes_max)
+                self.records_read += header[RECORD_COUNT]
+                for _ in key_map.add(header, raw, start, end):
+                    if self._is_step_over(header, end - start):
+                        yield 0
+                if key_map.is_full:
+                    return
 
     # -- second reading --------------------------------------------------------------------------------------
 

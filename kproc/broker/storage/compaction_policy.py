@@ -68,7 +68,7 @@ def assess(
     first_timestamp: returns the largest timestamp in ms of the first batch of the segment with a given base offset.
     It is called only if max.compaction.lag.ms is set.
     """
-    active, end_offset = segments[-1].base_offset, segments[-1].next_offset
+    end_offset = segments[-1].next_offset
     sealed = segments[:-1]
     start_offset = first_dirty = limits.start_offset
     # A checkpoint outside of the log is stale: the log was truncated after a power loss, or its start moved by a
@@ -76,23 +76,34 @@ def assess(
     if checkpoint is not None and start_offset <= checkpoint <= end_offset:
         first_dirty = checkpoint
     dirty = [segment for segment in sealed if segment.next_offset > first_dirty]
-    # Do not compact an open transaction, which may still be aborted, an unsynced record, which may be lost, or the
-    # active segment.
-    bound = min(limits.stable_offset, limits.synced_offset, active)
-    if config.min_compaction_lag_ms > 0:
-        young = now_ms - config.min_compaction_lag_ms
-        bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])
-    # Compact whole segments only. So exclude the segment that contains `bound`, the first offset not to compact.
-    first_uncleanable = max(
-        (segment.base_offset for segment in segments if segment.base_offset <= bound),
-        default=segments[0].base_offset,
-    )
+    first_uncleanable = _first_uncleanable(segments, dirty, config, limits, now_ms)
     return DirtySection(
         first_dirty,
         first_uncleanable,
         sum(segment.size for segment in sealed if segment.next_offset <= first_dirty),
         sum(segment.size for segment in dirty if segment.base_offset < first_uncleanable),
         _is_overdue(dirty, config, now_ms, first_timestamp),
+    )
+
+
+def _first_uncleanable(
+    segments: Sequence[SegmentInfo],
+    dirty: Sequence[SegmentInfo],
+    config: LogConfig,
+    limits: CompactionLimits,
+    now_ms: int,
+) -> int:
+    """Return the base offset of the first segment that must not be compacted yet. The active segment is one."""
+    # Do not compact an open transaction, which may still be aborted, an unsynced record, which may be lost, or the
+    # active segment.
+    bound = min(limits.stable_offset, limits.synced_offset, segments[-1].base_offset)
+    if config.min_compaction_lag_ms > 0:
+        young = now_ms - config.min_compaction_lag_ms
+        bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])
+    # Compact whole segments only. So exclude the segment that contains `bound`, the first offset not to compact.
+    return max(
+        (segment.base_offset for segment in segments if segment.base_offset <= bound),
+        default=segments[0].base_offset,
     )
 
 

@@ -117,20 +117,16 @@ class Log:
             loaded = create_empty(fs, directory, last.effective_start, now_ms=now_ms)
         start_offset = max(last.effective_start, loaded.segments[0].base_offset)
         is_start_stale = loaded.epochs.truncate_to(start_offset)
-        if loaded.epochs.latest > leader_epoch:
-            # The batches have a newer epoch than the metadata: the files are from another broker, or the metadata is an
-            # older copy. Use an epoch above theirs, because a leader epoch must never decrease.
-            leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
         state = LogState(
-            identity, config, leader_epoch=leader_epoch, clock=clock, fs=fs, segments=loaded.segments,
-            epochs=loaded.epochs, producers=loaded.producers, end_offset=loaded.end_offset, start_offset=start_offset,
+            identity, config, leader_epoch=_epoch_not_below(loaded.epochs, leader_epoch), clock=clock, fs=fs,
+            segments=loaded.segments, epochs=loaded.epochs, producers=loaded.producers,
+            end_offset=loaded.end_offset, start_offset=start_offset,
         )  # fmt: skip
         state.snapshots.offsets = loaded.snapshots
         log = cls(state)
         log.truncated_bytes = loaded.truncated_bytes
         try:
-            # A DeleteRecords has moved the start, but a crash came before leader-epoch-checkpoint was written. Write it
-            # now.
+            # A crash came after a DeleteRecords and before leader-epoch-checkpoint was written. Write it now.
             if is_start_stale:
                 write_start(fs, directory, loaded.epochs)
             log._complete(loaded, last, is_named=found is not None, is_empty=is_empty)
@@ -279,6 +275,15 @@ class Log:
         state.unsynced.directories = [Path(path) for path in exported["directories_dirty"]]
         state.unsynced.files = [Path(path) for path in exported["files_dirty"]]
         return log
+
+
+def _epoch_not_below(epochs: LeaderEpochs, leader_epoch: int) -> int:
+    """Return the leader epoch with which a log is opened: the given one, or an epoch above those of the records."""
+    if epochs.latest <= leader_epoch:
+        return leader_epoch
+    # The batches have a newer epoch than the metadata: the files are from another broker, or the metadata is an older
+    # copy. Use an epoch above theirs, because a leader epoch must never decrease.
+    return min(epochs.latest + 1, INT32_MAX)
 
 
 def _load(

@@ -152,6 +152,59 @@ def _without_padding(pairs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return pairs
 
 
+class _Verification:
+    """Verifies batches and segments, counts batches and records, and collects the problems.
+
+    find_error: see verify_partition().
+    """
+
+    def __init__(self, fs: Fs, find_error: ValueCheck | None) -> None:
+        self.batches = self.records = 0
+        self.problems: list[Problem] = []
+        self._fs = fs
+        self._find_error = find_error
+
+    @property
+    def result(self) -> tuple[int, int, list[Problem]]:
+        """Number of batches, number of records, problems."""
+        return self.batches, self.records, self.problems
+
+    def verify_batch(self, path: Path, batch: DumpedBatch, expected: int) -> int:
+        """Verify a batch, which must not begin below the offset `expected`. Return the offset after it."""
+        self.batches += 1
+        self.problems += _check_batch(path, batch, expected, self._find_error)
+        self.records += batch.header.record_count
+        return batch.header.last_offset + 1
+
+    def verify_segment(self, directory: Path, base: int, *, is_last: bool) -> int:
+        """Verify the .log file and the indexes of a segment. Return the offset after its last batch.
+
+        base: the segment's base offset, which is also returned for a segment in an old format.
+        is_last: it is the last segment of the log, whose tail can be torn.
+        """
+        fs, path = self._fs, directory / f"{base:020d}{LOG_SUFFIX}"
+        ends: dict[int, int] = {}  # Last offset of each batch by its position, to check the index.
+        expected = base
+        batch_epochs = {0}
+        try:
+            for batch in read_batches(fs, path):
+                batch_epochs.add(batch.header.partition_leader_epoch)
+                expected = self.verify_batch(path, batch, expected)
+                ends[batch.position] = batch.header.last_offset
+        except BadBatch as error:
+            magic = _old_format(fs, path, error.position)
+            # A segment from before Kafka 0.11 is not damaged. Report that it must be converted.
+            if magic is not None:
+                self.problems.append(Problem(path, describe_old_format(path, magic)))
+                return base
+            # A bad batch at the end of the last segment is a torn tail. Anywhere else, or before a good batch, it is
+            # damage.
+            is_torn = is_last and not _has_good_batch(fs, path, error.position, expected, batch_epochs)
+            self.problems.append(Problem(path, str(error), is_torn_tail=is_torn))
+        self.problems += _check_indexes(fs, directory, base, ends)
+        return expected
+
+
 def verify_partition(
     fs: Fs, directory: Path, find_error: ValueCheck | None = None
 ) -> tuple[int, int, list[Problem]]:
@@ -160,46 +213,24 @@ def verify_partition(
     `find_error` checks the values of data records. Without it every value is valid. Returns (number of batches, number
     of records, problems).
     """
-    problems: list[Problem] = []
-    batches = records = 0
+    verification = _Verification(fs, find_error)
     next_offset = 0
     bases = segment_bases(fs, directory)
     for base in bases:
-        is_last = base == bases[-1]
-        path = directory / f"{base:020d}{LOG_SUFFIX}"
         if base < next_offset:
-            problems.append(Problem(path, f"begins at {base}, the segment before it ends at {next_offset}"))
-        ends: dict[int, int] = {}  # Last offset of each batch by its position, to check the index.
-        expected = base
-        batch_epochs = {0}
-        try:
-            for batch in read_batches(fs, path):
-                batches += 1
-                batch_epochs.add(batch.header.partition_leader_epoch)
-                problems += _check_batch(path, batch, expected, find_error)
-                records += batch.header.record_count
-                expected = batch.header.last_offset + 1
-                ends[batch.position] = batch.header.last_offset
-        except BadBatch as error:
-            magic = _old_format(fs, path, error.position)
-            # A segment from before Kafka 0.11 is not damaged. Report that it must be converted.
-            if magic is not None:
-                problems.append(Problem(path, describe_old_format(path, magic)))
-                continue
-            # A bad batch at the end of the last segment is a torn tail. Anywhere else, or before a good batch, it is
-            # damage.
-            is_torn = is_last and not _has_good_batch(fs, path, error.position, expected, batch_epochs)
-            problems.append(Problem(path, str(error), is_torn_tail=is_torn))
-        next_offset = max(next_offset, expected)
-        problems += _check_indexes(fs, directory, base, ends)
-    problems += _problems_of(
+            path = directory / f"{base:020d}{LOG_SUFFIX}"
+            reason = f"begins at {base}, the segment before it ends at {next_offset}"
+            verification.problems.append(Problem(path, reason))
+        end = verification.verify_segment(directory, base, is_last=base == bases[-1])
+        next_offset = max(next_offset, end)
+    verification.problems += _problems_of(
         (
             directory / checkpoints.PARTITION_METADATA_FILE,
             partial(checkpoints.read_partition_metadata, fs, directory),
         ),
         (directory / checkpoints.LEADER_EPOCH_FILE, partial(checkpoints.read_leader_epochs, fs, directory)),
     )
-    return batches, records, problems
+    return verification.result
 
 
 def verify_metadata_snapshot(
@@ -210,17 +241,14 @@ def verify_metadata_snapshot(
     Arguments and result are as of verify_partition(). A snapshot has no torn tail, because it gets its name when it is
     complete.
     """
-    problems: list[Problem] = []
-    batches = records = expected = 0
+    verification = _Verification(fs, find_error)
+    expected = 0
     try:
         for batch in read_batches(fs, path):
-            batches += 1
-            problems += _check_batch(path, batch, expected, find_error)
-            records += batch.header.record_count
-            expected = batch.header.last_offset + 1
+            expected = verification.verify_batch(path, batch, expected)
     except BadBatch as error:
-        problems.append(Problem(path, str(error)))
-    return batches, records, problems
+        verification.problems.append(Problem(path, str(error)))
+    return verification.result
 
 
 def verify_checkpoints(fs: Fs, data_directory: Path) -> list[Problem]:

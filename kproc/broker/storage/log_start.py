@@ -135,26 +135,29 @@ def check_start(
     # Corrupt, unless a power loss kept the renames to .deleted (step 2) and lost the new start (step 1), because
     # neither is synced. Then the .deleted files explain the missing records.
     if not is_explained and start < first and not (has_deleted and is_deleting and records.may_lack_names):
-        start = max(start, records.recorded_start or 0)
-        found = f"{directory} begins at offset {first}, but its recorded start is {start}"
-        if (
-            records.may_lack_names
-            and records.recovery_point <= start
-            and not holds_synced_records(fs, directory)
-        ):
-            # No loss: before the first sync of the log a power loss can remove the names of its first segments.
-            logger.warning(
-                "%s: opening the log without the records in between, which were not synced before a crash, or whose "
-                "files are missing",
-                found,
-            )
-            return
-        raise Corrupt(f"{found}: {_WAY_OUT}")
+        _judge_missing(fs, directory, first, max(start, records.recorded_start or 0), records)
+        return
     if has_deleted and not records.is_clean:
         # The crash came between the renames (step 2) and the sync of the new start (step 3). The opening will unlink
         # the .deleted files, so sync the start before that.
         epochs.truncate_to(first)
         write_start(fs, directory, epochs, durable=True)
+
+
+def _judge_missing(fs: Fs, directory: Path, first: int, start: int, records: StartRecords) -> None:
+    """Check a log whose records from `start`, its recorded start, to `first` are missing.
+
+    Raise Corrupt if one of them can have been synced. Otherwise log a warning.
+    """
+    found = f"{directory} begins at offset {first}, but its recorded start is {start}"
+    if not records.may_lack_names or records.recovery_point > start or holds_synced_records(fs, directory):
+        raise Corrupt(f"{found}: {_WAY_OUT}")
+    # No loss: before the first sync of the log a power loss can remove the names of its first segments.
+    logger.warning(
+        "%s: opening the log without the records in between, which were not synced before a crash, or whose files are "
+        "missing",
+        found,
+    )
 
 
 def _judge_without_epochs(directory: Path, first: int, recorded_start: int, *, is_clean: bool) -> None:

@@ -141,10 +141,9 @@ class ProducerTable:
             # A retry repeats an earlier sequence. Search for the original batch before the sequence counts as a gap.
             if first_sequence != (last + 1) & SEQUENCE_MAX:
                 mark = _duplicate(entry, first_sequence, last_sequence)
-                if mark is not None:
+                # As in Kafka, a producer without an epoch may use any sequence.
+                if mark is not None or epoch == NO_EPOCH:
                     return mark
-                if epoch == NO_EPOCH:  # As in Kafka, a producer without an epoch may use any sequence.
-                    return None
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",

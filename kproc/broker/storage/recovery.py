@@ -9,7 +9,7 @@ truncates a torn tail.
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 import msgspec
@@ -78,12 +78,7 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
         last = msgspec.structs.replace(last, clean=False, trusted=None)
     segments: list[LogSegment] = []
     try:
-        for base in bases:
-            if segments:
-                # Close each segment before the next one, because a log may have more segments than a process may have
-                # descriptors.
-                segments[-1].close()
-            segments.append(_open_segment(fs, directory, base, names, is_checked=last.trusted is None))
+        _open_segments(fs, directory, bases, names, segments, is_checked=last.trusted is None)
         loaded = _Loader(fs, directory, config, segments).load(snapshots, last, whole_below, now_ms)
     # Close the files after any failure, because the Handler continues with its other logs and must not leak
     # descriptors.
@@ -118,6 +113,27 @@ def _check_bounds(fs: Fs, directory: Path, config: LogConfig, last: LastStop, na
         records = StartRecords(last.explained_start, last.recovery_point, last.clean, is_after_crash)
         check_start(fs, directory, names, found[0], records, is_deleting=config.is_deleting)
     return whole_below or 0
+
+
+def _open_segments(
+    fs: Fs,
+    directory: Path,
+    bases: Iterable[int],
+    names: Set[str],
+    segments: list[LogSegment],
+    *,
+    is_checked: bool,
+) -> None:
+    """Open the segments with these base offsets and append them to `segments`. Only the last one stays open.
+
+    If one cannot be opened, the caller must close those in `segments`.
+    """
+    for base in bases:
+        if segments:
+            # Close each segment before the next one, because a log may have more segments than a process may have
+            # descriptors.
+            segments[-1].close()
+        segments.append(_open_segment(fs, directory, base, names, is_checked=is_checked))
 
 
 def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_checked: bool) -> LogSegment:

@@ -7,7 +7,7 @@ markers, batches that need a new segment, and every invalid batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.records_inside import reject_misdated, validate_inside
@@ -61,11 +61,7 @@ def examine(
     """
     # As in Kafka, check the size before the content of the batch.
     if len(view) > config.max_message_bytes:
-        # With magic 2 only one batch per partition is allowed (KIP-98). Report several batches rather than their total
-        # size.
-        check_one_batch(view)
-        check_base_offset(int.from_bytes(view[:8], "big"))
-        _check_size(view, config)
+        _reject_large(view, config)
     if origin is COORDINATOR:
         header = parse_header(view)
     else:
@@ -107,12 +103,25 @@ def _check_client_header(view: memoryview, config: LogConfig, origin: str) -> Ba
     return header
 
 
+def _reject_large(view: memoryview, config: LogConfig) -> NoReturn:
+    """Raise KafkaError for data that are larger than a batch may be."""
+    # With magic 2 only one batch per partition is allowed (KIP-98). Report several batches rather than their total
+    # size.
+    check_one_batch(view)
+    check_base_offset(int.from_bytes(view[:8], "big"))
+    raise _too_large(view, config)
+
+
 def _check_size(view: memoryview, config: LogConfig) -> None:
     if len(view) > config.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {len(view)} bytes is larger than max.message.bytes={config.max_message_bytes}",
-        )
+        raise _too_large(view, config)
+
+
+def _too_large(view: memoryview, config: LogConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"batch of {len(view)} bytes is larger than max.message.bytes={config.max_message_bytes}",
+    )
 
 
 def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:
