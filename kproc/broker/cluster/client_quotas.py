@@ -258,6 +258,18 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
         raise _invalid(f"Quota {key} must be greater than 0")
 
 
+def _check_filter_type(kind: str, before: Set[str]) -> None:
+    """Raise KafkaError for an entity type that is invalid or in a component before it."""
+    if not kind:
+        raise _invalid("Invalid empty entity type.")
+    # As in Kafka's ClientQuotasImage: each type occurs once, because two names of one type match no entity.
+    if kind in before:
+        raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+    # UNSUPPORTED_VERSION and not INVALID_REQUEST, because the type can be one of a newer Kafka.
+    if kind not in (USER, CLIENT_ID, IP):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+
+
 def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:
     """Parse the components of a filter.
 
@@ -268,15 +280,7 @@ def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str
     specified: set[str] = set()
     for row in components:
         kind, match_type, match = row["entity_type"], row["match_type"], row["match"]
-        if not kind:
-            raise _invalid("Invalid empty entity type.")
-        # As in Kafka's ClientQuotasImage: each type occurs once, because two names of one type match no
-        # entity.
-        if kind in exact or kind in specified:
-            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
-        # UNSUPPORTED_VERSION and not INVALID_REQUEST, because the type can be one of a newer Kafka.
-        if kind not in (USER, CLIENT_ID, IP):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        _check_filter_type(kind, exact.keys() | specified)
         # KIP-546: 0 matches one name, 1 the default entity, 2 every entity that has the type.
         if match_type == 0:
             if match is None:

@@ -128,9 +128,14 @@ class ControllerState:
         self._has_allocated_ids = False
         self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
         self._config_changes = ConfigChanges(config, image, check_tls)
+        self._operations = self._make_operations(clock)
+
+    def _make_operations(self, clock: Clock) -> dict[str, Callable[[dict[str, Any]], Handled]]:
+        """Return the functions that decide on metadata operations, by the operations' names."""
+        config, image, random_id = self._config, self._image, self._random_id
         acl_changes = AclChanges(lambda: image.acls, random_id)
         tokens = TokenChanges(config, image, clock, random_id)
-        self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {
+        return {
             "create_topics": self._topic_changes.create,
             "auto_create_topics": self._topic_changes.create_automatically,
             "delete_topics": self._delete_topics,

@@ -195,33 +195,15 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
     Raise KafkaError(INVALID_UPDATE_VERSION) with the reason if the entry is invalid.
     """
     name, level, kind = wish["feature"], int(wish["max_version_level"]), wish["upgrade_type"]
-    feature = next((each for each in FEATURES if each.name == name), None)
-    problem = None
-    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        problem = "The controller does not support the given upgrade type."
-    elif feature is None:
-        problem = f"Local controller {node_id} does not support this feature."
-    elif level < 0:
-        problem = "A feature version cannot be less than 0."
-    elif not feature.lowest <= level <= feature.highest:
-        problem = f"Local controller {node_id} only supports versions {feature.lowest}-{feature.highest}"
-    # KIP-584: a downgrade must be requested as one, because it can lose information.
-    elif level < level_of(image, feature) and kind == UPGRADE:
-        problem = (
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
-            "unsafe downgrade."
-        )
-    elif level > level_of(image, feature) and kind != UPGRADE:
-        problem = "Can't downgrade to a newer version."
-    elif name == KRAFT_VERSION and level < level_of(image, feature):
-        problem = "Can't downgrade the version of this feature."
-    if problem is not None or feature is None:
+    problem = _find_problem(image, node_id, name, level, kind)
+    if problem is not None:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"Invalid update version {level} for feature {name}. {problem}",
         )
     # KIP-584: a lower metadata.version would drop records that the older version does not know.
-    if name == METADATA_VERSION and level < level_of(image, feature):
+    present = level_of(image, _BY_NAME[name])
+    if name == METADATA_VERSION and level < present:
         why = (
             "Unsafe metadata downgrade is not supported in this version."
             if kind == UNSAFE_DOWNGRADE
@@ -229,6 +211,34 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
         )
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Unsupported metadata.version downgrade from {level_of(image, feature)} to {level}. {why}",
+            f"Unsupported metadata.version downgrade from {present} to {level}. {why}",
         )
     return level
+
+
+def _find_problem(image: ClusterImage, node_id: int, name: str, level: int, kind: int) -> str | None:
+    """Return Kafka's message for an invalid entry of UpdateFeatures, or None if the entry is valid.
+
+    kind: the upgrade type, such as SAFE_DOWNGRADE.
+    """
+    feature = next((each for each in FEATURES if each.name == name), None)
+    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        return "The controller does not support the given upgrade type."
+    if feature is None:
+        return f"Local controller {node_id} does not support this feature."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    if not feature.lowest <= level <= feature.highest:
+        return f"Local controller {node_id} only supports versions {feature.lowest}-{feature.highest}"
+    present = level_of(image, feature)
+    # KIP-584: a downgrade must be requested as one, because it can lose information.
+    if level < present and kind == UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
+            "unsafe downgrade."
+        )
+    if level > present and kind != UPGRADE:
+        return "Can't downgrade to a newer version."
+    if name == KRAFT_VERSION and level < present:
+        return "Can't downgrade the version of this feature."
+    return None

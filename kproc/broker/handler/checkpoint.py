@@ -65,14 +65,21 @@ class Checkpoint:
         named = self._log_starts.by_name.get((topic.name, index), 0)
         if named > log_start:
             recorded_start = named
-            if confirms_log_start(self._fs, directory, topic.topic_id, named):
-                log_start = named
-            else:
-                logger.info(
-                    "log_start=ignored directory=%s offset=%d: the checkpoint's entry has no topic id, and the "
-                    "directory's files do not confirm the offset; using the log start %d",
-                    directory,
-                    named,
-                    log_start,
-                )
+            log_start = self._confirm_named(directory, topic.topic_id, named, log_start)
         return KnownOffsets(recovery_point, log_start, recorded_start)
+
+    def _confirm_named(self, directory: Path, topic_id: bytes, named: int, log_start: int) -> int:
+        """Return `named`, the log start in an entry without a topic id, if the directory's files confirm it.
+
+        If not, log that and return `log_start`. The entry can be that of a former topic of the same name.
+        """
+        if confirms_log_start(self._fs, directory, topic_id, named):
+            return named
+        logger.info(
+            "log_start=ignored directory=%s offset=%d: the checkpoint's entry has no topic id, and the "
+            "directory's files do not confirm the offset; using the log start %d",
+            directory,
+            named,
+            log_start,
+        )
+        return log_start

@@ -169,13 +169,8 @@ class ConsumerGroup:
         Return the member, whose session has been restarted. `known` is as for `progress`; `updated` is the new
         metadata.
         """
+        self._check_memory(known, member_id, updated)
         before = None if known is None else known.metadata
-        if updated != before:
-            self.state.member_memory.check_room(
-                updated.content,
-                own_bytes=updated.size_without_content(self.group_id, member_id),
-                replaced=None if known is None else known.held,
-            )
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
         after = self.state.subscriptions
@@ -201,6 +196,15 @@ class ConsumerGroup:
         # for ever if it does not return.
         self.renew_session(member, now_ms)
         return member
+
+    def _check_memory(self, known: ConsumerMember | None, member_id: str, updated: MemberMetadata) -> None:
+        """Raise KafkaError if new metadata of a member would exceed the memory limit of members."""
+        if known is None or updated != known.metadata:
+            self.state.member_memory.check_room(
+                updated.content,
+                own_bytes=updated.size_without_content(self.group_id, member_id),
+                replaced=None if known is None else known.held,
+            )
 
     def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
         """Yield records that replace a static member by its successor, without a rebalance."""

@@ -6,7 +6,7 @@ the states of their partitions in the share coordinators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ from kproc.broker.share.membership.records import (
     NamedPartitions,
     ShareEpoch,
     ShareRecord,
+    ShareTopics,
 )
 from kproc.broker.share.membership.state import (
     ShareGroupState,
@@ -185,20 +186,7 @@ class ShareGroups:
             group = self.get(group_id)
             _check_empty(group)
             topics = group.state.topics
-            names: dict[bytes, str] = {}
-            codes = {name: {ALL_PARTITIONS: int(ErrorCode.NONE)} for name in request.topic_names}
-            for name in request.topic_names:
-                topic_id = self._topics.id_of(name)
-                if topic_id is None:
-                    codes[name] = {ALL_PARTITIONS: int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
-                # A topic in `deleting` is left from a request that failed or that a crash has interrupted.
-                # Deleting its states again finishes that request.
-                elif topic_id in topics.initialized or topic_id in topics.deleting:
-                    names[topic_id] = name
-                else:
-                    # The group has no offsets for this topic. The empty dict lets the API return its own message for
-                    # that.
-                    codes[name] = {}
+            names, codes = self._deletions(topics, request.topic_names)
             doomed = self.states.partitions_of(topics, names)
             group.set_topics(with_deleting(topics, names))
         except KafkaError as error:
@@ -220,6 +208,28 @@ class ShareGroups:
         self.states.delete(group, doomed, on_done)
 
     # -- records -----------------------------------------------------------------------------------------------
+
+    def _deletions(
+        self, topics: ShareTopics, topic_names: Iterable[str]
+    ) -> tuple[dict[bytes, str], dict[str, dict[int, int]]]:
+        """Return (name of each topic whose states must be deleted, by topic id; error codes of all topics, by name).
+
+        topics: the topics of the group.
+        """
+        names: dict[bytes, str] = {}
+        codes = {name: {ALL_PARTITIONS: int(ErrorCode.NONE)} for name in topic_names}
+        for name in codes:
+            topic_id = self._topics.id_of(name)
+            if topic_id is None:
+                codes[name] = {ALL_PARTITIONS: int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+            # A topic in `deleting` is left from a request that failed or that a crash has interrupted. Deleting its
+            # states again finishes that request.
+            elif topic_id in topics.initialized or topic_id in topics.deleting:
+                names[topic_id] = name
+            else:
+                # The group has no offsets for this topic. The empty dict lets the API return its own message for that.
+                codes[name] = {}
+        return names, codes
 
     def _append_to_group(self, group: ShareGroup, records: Sequence[ShareRecord]) -> None:
         """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
