@@ -69,6 +69,9 @@ class HeldStates:
     def send_in_turn(self, operation: Any, partition: Any, arguments: Any, on_outcome: Callable[..., None]) -> None:
         self.send(operation, [(partition, arguments)], on_outcome)
 
+    def send_after_pause(self, operation: Any, partition: Any, arguments: Any, on_outcome: Callable[..., None]) -> None:
+        self.send(operation, [(partition, arguments)], on_outcome)
+
     def release(self) -> None:
         """Answer what is held."""
         held, self.held = self.held, []

@@ -85,15 +85,21 @@ class StoredStates:
 
         With kproc.flush=none, a power loss can remove the state although the group's record 15 survives. Then
         share.auto.offset.reset decides where the group continues, as for a consumer group without committed offsets.
-        Raises KafkaError (INVALID_REQUEST) if the group's record 15 does not have the partition as initialized.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while the state is still being initialized, and INVALID_REQUEST if the
+        group's record 15 does not have the partition.
         """
         group, place = self._groups.get(key.group_id), (key.topic_id, key.partition)
         if not isinstance(group, ShareGroup):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         topic = group.state.topics.initialized.get(key.topic_id)
-        # Record 15 does not have this partition as initialized. The owner's request comes too early, or the group's
-        # offsets were deleted. A state that is created now would bring them back.
         if topic is None or key.partition not in topic.partitions:
+            starting = group.state.topics.initializing.get(key.topic_id)
+            # The share coordinator has not created the state yet. Under load this takes longer than the way of a
+            # member's first ShareFetch.
+            if starting is not None and key.partition in starting.partitions:
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            # Record 15 does not have this partition, for example because the group's offsets were deleted. A state
+            # that is created now would bring them back.
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         logger.warning(
             "share group %s: the state of %s-%d is lost; the group restarts it at share.auto.offset.reset",

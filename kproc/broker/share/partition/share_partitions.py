@@ -26,7 +26,7 @@ from kproc.broker.share.partition.group_settings import ShareSettings, share_set
 from kproc.broker.share.partition.holder_uses import HolderUses
 from kproc.broker.share.partition.share_counters import ShareCounters
 from kproc.broker.share.partition.share_partition import SharePartition
-from kproc.broker.share.partition.state_calls import StateCalls
+from kproc.broker.share.partition.state_calls import RETRIED, RETRIES_NS, StateCalls
 from kproc.broker.share.state.messages import NO_OFFSET, PersistedState, ReadState, SharePartitionKey
 from kproc.common.clock import NS_PER_MS
 from kproc.common.deadlines import NEVER, Deadlines
@@ -199,7 +199,8 @@ class SharePartitions:
         partition = SharePartition(key, topic, image.leader_epoch, settings, self.now_ms())
         self._by_key[key] = partition
         self._deadlines.bring_forward(partition, partition.used_ms + IDLE_MS)
-        self._calls.send_in_turn(READ_STATE, partition, ReadState(image.leader_epoch), self._on_read)
+        on_read = partial(self._on_read, self._services.clock.now_ns() + RETRIES_NS)
+        self._calls.send_in_turn(READ_STATE, partition, ReadState(image.leader_epoch), on_read)
         return partition
 
     def _drop_idle(self) -> bool:
@@ -272,35 +273,42 @@ class SharePartitions:
 
     # -- the state at the coordinator --------------------------------------------------------------------------
 
-    def _on_read(self, partition: SharePartition, outcome: PersistedState | int) -> None:
+    def _on_read(self, give_up_ns: int, partition: SharePartition, outcome: PersistedState | int) -> None:
         if outcome == ErrorCode.INVALID_REQUEST:
-            self._restore(partition)
+            self._restore(partition, give_up_ns)
         else:
             self._use_state(partition, outcome)
 
-    def _restore(self, partition: SharePartition) -> None:
+    def _restore(self, partition: SharePartition, give_up_ns: int) -> None:
         """Request that the group's coordinator creates a missing state again, and then read the state.
 
         With kproc.flush=none, a power loss can remove the state of an initialized partition. The group's coordinator
         rejects the call if the group must not have a state, for example because no member has subscribed to the topic.
+
+        give_up_ns: until this time, the state is read again after an error that passes. Members wait meanwhile.
         """
+        read = ReadState(partition.leader_epoch)
 
         def on_outcomes(outcomes: list[int]) -> None:
+            code = outcomes[0]
             if partition.is_dropped:
                 return
-            if outcomes[0]:
-                self._use_state(partition, outcomes[0])
+            # The group's coordinator is being loaded, as after a start of the broker, or it is still initializing the
+            # state. Begin with the read, because the state may exist after the pause.
+            if code in RETRIED and self._services.clock.now_ns() < give_up_ns:
+                on_read = partial(self._on_read, give_up_ns)
+                self._calls.send_after_pause(READ_STATE, partition, read, on_read)
+            elif code:
+                self._use_state(partition, code)
             else:
-                self._calls.send(
-                    READ_STATE, [(partition, ReadState(partition.leader_epoch))], self._use_state
-                )
+                self._calls.send(READ_STATE, [(partition, read)], self._use_state)
 
         key = partition.key
         RESTORE_STATE.send_for_handler(self._services, [Item(key.group_id, key)], on_outcomes)
 
     def _use_state(self, partition: SharePartition, outcome: PersistedState | int) -> None:
         if isinstance(outcome, int):
-            self._fail(partition, outcome)
+            self._fail(partition, _coordinator_error(outcome))
         elif outcome.start_offset != NO_OFFSET:
             self._load(partition, outcome, NO_OFFSET)
         else:
@@ -313,7 +321,8 @@ class SharePartitions:
             if partition.is_dropped:
                 return
             if answer["error_code"]:
-                self._fail(partition, answer["error_code"])
+                # As in Kafka, members get the error of the look-up itself.
+                self._fail(partition, KafkaError(ErrorCode(answer["error_code"])))
             elif answer["offset"] < 0 and timestamp != LATEST:
                 # share.auto.offset.reset=by_duration: no record is as new as that. Begin at the end of the log.
                 self._choose_start(partition, state, LATEST)
@@ -333,21 +342,21 @@ class SharePartitions:
         except (KafkaError, Corrupt, OSError, ValueError) as error:
             # A ValueError means that the state has a record state that only a newer Kafka or a tool can have written.
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-            self._fail(partition, int(code))
+            self._fail(partition, KafkaError(code))
             return
         self.changed(partition)
         self._dead_letters.write_again(partition, letters)
         self._wake(partition)
 
-    def _fail(self, partition: SharePartition, code: int) -> None:
+    def _fail(self, partition: SharePartition, error: KafkaError) -> None:
         """Reject requests for a while, because the state could not be read or its start offset could not be written."""
         logger.warning(
             "cannot read the state of share partition %s or write its start offset, rejecting its requests for now: "
-            "error code %d",
+            "%s",
             partition.name,
-            code,
+            error.code.name,
         )
-        partition.error = _client_error(code)
+        partition.error = error
         self._deadlines.move(partition, self.now_ms() + _FAILED_MS)
         self._arm()
         self._wake(partition)
@@ -366,14 +375,14 @@ class SharePartitions:
         # Without a stored start offset a successor could choose a later one, and records in between would be
         # skipped. So no member may acquire records yet.
         elif partition.is_start_new:
-            self._fail(partition, outcome)
+            self._fail(partition, _coordinator_error(outcome))
         else:
             logger.warning(
                 "cannot write the state of share partition %s, trying again later: error code %d",
                 partition.name,
                 outcome,
             )
-            partition.fail_write(_client_error(outcome))
+            partition.fail_write(_coordinator_error(outcome))
             self.changed(partition, not_before_ms=self.now_ms() + _FAILED_MS)
 
     def _archive(
@@ -429,8 +438,11 @@ class SharePartitions:
         return now_ms - partition.used_ms >= IDLE_MS and not is_watched and partition.is_idle
 
 
-def _client_error(code: int) -> KafkaError:
-    """Return the error that clients get after a read or write of a state has failed with `code`, as in Kafka."""
+def _coordinator_error(code: int) -> KafkaError:
+    """Return the error that clients get after a call to a coordinator has failed with `code`.
+
+    The table is that of Kafka's SharePartition.fetchPersisterError: any other code is UNKNOWN_SERVER_ERROR.
+    """
     if code in _FENCED or code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):

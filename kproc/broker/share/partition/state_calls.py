@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import Services
     from kproc.broker.share.partition.share_partition import SharePartition
 
-_RETRIED: Final = (
+# A call is repeated after these errors, because they pass.
+RETRIED: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -28,7 +29,7 @@ _RETRIED: Final = (
 _PAUSE_NS: Final = 50 * NS_PER_MS
 # Retries end after this time. It is shorter than the clients' request timeout of 30 s, which also covers the wait for
 # the disk.
-_RETRIES_NS: Final = 10_000 * NS_PER_MS
+RETRIES_NS: Final = 10_000 * NS_PER_MS
 
 # Limit of the calls of `send_in_turn` in one duty cycle. A call, with the load of the state that it reads, takes 50 us.
 CALLS_AT_ONCE: Final = 200
@@ -67,7 +68,7 @@ class StateCalls:
         """
         if not self._started_count:
             self._services.owner.purgatory.defer(self._send_queued)
-        give_up_ns = self._services.clock.now_ns() + _RETRIES_NS
+        give_up_ns = self._services.clock.now_ns() + RETRIES_NS
         call = StateCall(partition, operation, arguments, on_outcome, give_up_ns)
         if self._started_count < CALLS_AT_ONCE:
             self._started_count += 1
@@ -95,7 +96,7 @@ class StateCalls:
         `on_outcome` is called for each of them with the operation's result or an error code, unless the share
         partition is dropped first.
         """
-        give_up_ns = self._services.clock.now_ns() + _RETRIES_NS
+        give_up_ns = self._services.clock.now_ns() + RETRIES_NS
         self._send(
             operation,
             [
@@ -103,6 +104,17 @@ class StateCalls:
                 for partition, arguments in parts
             ],
         )
+
+    def send_after_pause(
+        self,
+        operation: ItemOperation[Any, Any, Any],
+        partition: SharePartition,
+        arguments: Any,
+        on_outcome: OnOutcome,
+    ) -> None:
+        """Send an operation after the pause between two attempts."""
+        now_ns = self._services.clock.now_ns()
+        self._pause(StateCall(partition, operation, arguments, on_outcome, now_ns + RETRIES_NS), now_ns)
 
     def _send(self, operation: ItemOperation[Any, Any, Any], calls: Sequence[StateCall]) -> None:
         items = [Item(call.partition.name, call.arguments) for call in calls]
@@ -115,10 +127,13 @@ class StateCalls:
                 continue
             # The coordinator's Handler has died, is loading, or has passed the partition on. The pause lets
             # it finish, and a retry finds the new coordinator through the image.
-            if isinstance(outcome, int) and outcome in _RETRIED and now_ns < call.give_up_ns:
-                self._services.owner.purgatory.watch(_StateCallPause(self, call, now_ns + _PAUSE_NS), ())
+            if isinstance(outcome, int) and outcome in RETRIED and now_ns < call.give_up_ns:
+                self._pause(call, now_ns)
             else:
                 call.on_outcome(call.partition, outcome)
+
+    def _pause(self, call: StateCall, now_ns: int) -> None:
+        self._services.owner.purgatory.watch(_StateCallPause(self, call, now_ns + _PAUSE_NS), ())
 
     def resume(self, call: StateCall, due_ns: int) -> None:
         """Send a call again, because its pause has ended. If this comes too early, wait for the rest of the pause."""

@@ -11,6 +11,7 @@ from kproc.broker.share.membership.messages import (
     AlterShareOffsets,
     ChangedShareOffsets,
     DeleteShareOffsets,
+    ShareHeartbeat,
 )
 from kproc.broker.share.state.messages import InitializeState, SharePartitionKey, state_key
 from kproc.common.errors import ErrorCode, KafkaError
@@ -85,6 +86,20 @@ def test_restore_of_partition_without_state_is_rejected() -> None:
     rig.change_offsets(DeleteShareOffsets(("t",)))
     assert restore(rig) == ErrorCode.INVALID_REQUEST
     assert not rig.states.states
+
+
+def test_restore_during_initialization_is_an_error_that_passes() -> None:
+    """A member fetches from a new topic while the share coordinator still creates the state."""
+    rig = ShareRig()
+    request = ShareHeartbeat(member_id="a", member_epoch=0, client_id="c", topic_names=("t",))
+    rig.coordinator.share_heartbeat("g", request, lambda _result: None)
+    rig.log.sync()
+    assert rig.states.calls
+    with pytest.raises(KafkaError) as caught:
+        rig.coordinator.restore_share_state(SharePartitionKey("g", T, 0), lambda _code: None)
+    assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    rig.run_all()
+    assert restore(rig) == 0
 
 
 def test_group_passes_the_epoch_of_stored_states() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kproc.broker.share.partition import share_partitions
 from kproc.broker.share.partition.messages import (
     OPENS_LATER,
     AcknowledgeBatch,
@@ -100,6 +101,36 @@ def test_read_error_is_answered_and_read_again_later(owner: ShareOwner) -> None:
     owner.rig.advance_ms(1_100)
     owner.load(ANN)
     assert owner.offsets(ANN) == [(0, 0, 1)]
+
+
+def test_first_offset_error_is_answered_unchanged(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka also passes on the error of its look-up, after which clients try again."""
+
+    def fail(_services: object, _name: str, _parts: object, on_done: Callable[[list[dict[str, int]]], None]) -> None:
+        on_done([{"error_code": int(ErrorCode.OFFSET_NOT_AVAILABLE), "offset": -1}])
+
+    monkeypatch.setattr(share_partitions, "gather", fail)
+    owner.load(ANN)
+    (part,) = owner.acquire(ANN) or []
+    assert part.error == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_missing_state_is_read_again_while_its_group_loads(owner: ShareOwner) -> None:
+    """The group's coordinator is not available: __consumer_offsets does not exist here."""
+    owner.produce(1)
+    owner.states.errors = [int(ErrorCode.INVALID_REQUEST)]
+    owner.load(ANN)
+    assert owner.offsets(ANN) == [(0, 0, 1)]
+
+
+def test_missing_state_is_an_error_if_its_group_never_loads(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_partitions, "RETRIES_NS", 0)
+    owner.states.errors = [int(ErrorCode.INVALID_REQUEST)]
+    owner.load(ANN)
+    (part,) = owner.acquire(ANN) or []
+    assert part.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 # -- acknowledge ---------------------------------------------------------------------------------------------

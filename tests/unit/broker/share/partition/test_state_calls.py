@@ -49,3 +49,18 @@ def test_states_are_read_a_few_in_each_duty_cycle(monkeypatch: pytest.MonkeyPatc
     assert done == ["0", "1", "2", "4"]
     send(partitions[5])
     assert done[-1] == "5", "at once again"
+
+
+def test_read_after_a_pause_is_sent_at_its_end() -> None:
+    clock = ManualClock()
+    purgatory = Purgatory(clock.now_ns)
+    services: Any = SimpleNamespace(clock=clock, owner=SimpleNamespace(purgatory=purgatory))
+    calls, operation = StateCalls(services), _Operation()
+    partition: Any = SimpleNamespace(name="p", is_dropped=False)
+    calls.send_after_pause(operation, partition, None, lambda _partition, _outcome: None)  # type: ignore[arg-type]
+    clock.advance_ms(49)
+    purgatory.expire()
+    assert operation.names == []
+    clock.advance_ms(1)
+    purgatory.expire()
+    assert operation.names == ["p"]
