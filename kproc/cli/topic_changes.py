@@ -146,9 +146,18 @@ def _print_trimmed(name: str, rows: list[dict[str, Any]], refusals: list[str], o
 
     Raise a Failure with the errors of partitions and with `refusals`, the reasons why partitions were not requested.
     """
+    from kproc.common.errors import ErrorCode
+
     rows = sorted(rows, key=lambda row: int(row["partition_index"]))
+    # DeleteRecords has no messages, and this is the only policy that it knows.
+    reasons = {
+        int(ErrorCode.POLICY_VIOLATION): "the topic has cleanup.policy=compact; "
+        "records can be deleted with cleanup.policy=compact,delete"
+    }
     refused = [
-        explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in rows if row["error_code"]
+        explain(f"{name}-{row['partition_index']}", code, reasons.get(code))
+        for row in rows
+        if (code := row["error_code"])
     ]
     done = [
         {"topic": name, "partition": row["partition_index"], "start_offset": row["low_watermark"]}

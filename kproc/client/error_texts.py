@@ -57,7 +57,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "NOT_CONTROLLER": "this broker is not the controller; ask another broker",
     "INVALID_REQUEST": "the broker rejects the request as invalid",
     "UNSUPPORTED_FOR_MESSAGE_FORMAT": "the format of the stored messages does not support this",
-    "POLICY_VIOLATION": "a policy of the broker forbids it",
+    "POLICY_VIOLATION": "a limit or a setting of the broker forbids it; its log may name the limit",
     "OUT_OF_ORDER_SEQUENCE_NUMBER": "batches of the producer are missing before this one",
     "DUPLICATE_SEQUENCE_NUMBER": "the batch was sent before",
     "INVALID_PRODUCER_EPOCH": "a newer producer has replaced this one",

@@ -140,6 +140,14 @@ def test_trim_deletes_the_oldest_records(kproc, filled):
     assert [each["start_offset"] for each in row["partitions"]] == [4, 10]
 
 
+def test_trim_of_a_compacted_topic_names_the_setting(kproc):
+    name = fresh_name("compacted")
+    told(kproc(f"topic create {name} --config cleanup.policy=compact"))
+    line = refused(kproc(f"topic trim {name} --before end --yes"), 1)
+    assert f"{name}-0: the topic has cleanup.policy=compact" in line
+    assert "(POLICY_VIOLATION)" in line
+
+
 def test_alter_changes_partitions_and_settings(kproc, filled):
     command = (
         f"topic alter {filled} --partitions 3 --config retention.ms=60000 --config segment.ms=70000 --yes"

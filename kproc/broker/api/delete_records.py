@@ -11,6 +11,7 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import FromImage, Lost
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
     from kproc.broker.storage.log import Log
+
+logger = logging.getLogger(__name__)
 
 _OPERATION: Final = "delete_records"
 _HIGH_WATERMARK: Final = -1
@@ -117,4 +120,6 @@ def _validate_deletable(topic: TopicImage, log: Log) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
     if log.state.config.cleanup_policy == {"compact"}:
+        # The response has no field for a message.
+        logger.info("rejected a DeleteRecords of topic %s, because it has cleanup.policy=compact", topic.name)
         raise KafkaError(ErrorCode.POLICY_VIOLATION)

@@ -158,7 +158,8 @@ class AclChanges:
             if looks > LOOKS_MAX:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{len(body['filters'])} filters are too many at once while there are {len(acls)} acls.",
+                    f"{len(body['filters'])} filters are too many at once while there are {len(acls)} acls. "
+                    f"The limit is {LOOKS_MAX} comparisons of a filter with an acl.",
                 )
             if found_count > REMOVED_MAX:
                 raise _invalid(f"Cannot remove more than {REMOVED_MAX} acls in a single delete operation.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from kproc.broker.config.values import LONG_MAX
 from kproc.broker.security.principal import USER
 from kproc.common.clock import Clock
 from kproc.common.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 REMOVE_EXPIRED: Final = "remove_expired_tokens"
 # Field of a reply for the change log: the id of a changed token, for which Kafka's responses have no field.
@@ -93,7 +96,17 @@ class TokenChanges:
         renewer_bytes = sum(len(name) for _, name in renewers)
         # Limit tokens and renewers, because every token costs memory in each Handler, and any authenticated client may
         # create some.
-        if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
+        count = len(self._image.delegation_tokens)
+        if count >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
+            # The response has no field for a message.
+            logger.warning(
+                "rejected a delegation token: there are %d tokens (limit %d), and its renewers have %d characters "
+                "(limit %d)",
+                count,
+                TOKENS_MAX,
+                renewer_bytes,
+                RENEWER_BYTES_MAX,
+            )
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
         # KIP-48: a client sends -1 for the longest lifetime that the broker allows.

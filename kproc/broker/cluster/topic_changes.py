@@ -309,7 +309,9 @@ class TopicChanges:
         """Return the record of `count` new partitions, with slots of the shared partition table."""
         if pending.partition_count + count > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+                ErrorCode.POLICY_VIOLATION,
+                "Excessively large number of partitions per request. "
+                f"The limit is {PARTITIONS_PER_REQUEST_MAX}.",
             )
         # The partition table in shared memory has a fixed size. A partition without a slot could not publish
         # its offsets.

@@ -58,9 +58,10 @@ class MemoryLimit:
         if not has_room:
             self._is_full = True
             logger.warning(
-                "%s: %d bytes are in use, so requests that need more are rejected. Raise the setting if your clients "
-                "need it.",
+                "%s=%d: %d bytes are in use, so requests that need more are rejected. Raise the setting if your "
+                "clients need it.",
                 self.setting,
+                self.bytes_max,
                 self.used_bytes,
             )
         elif self.used_bytes < self.bytes_max * 9 // 10:

@@ -6,6 +6,7 @@ Whether a member may commit or fetch is decided by its group, by the rules of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +17,14 @@ from kproc.broker.group.offsets import GroupOffsets
 from kproc.broker.group.records import OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.group.removal import GroupRemoval
 from kproc.common.errors import ErrorCode
+from kproc.common.printable import printable
 
 if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
     from kproc.broker.group.classic_groups import ClassicGroups
     from kproc.broker.group.coordinator import Group
+
+logger = logging.getLogger(__name__)
 
 # Limit of the offsets in one producer's open transaction. Its marker commits them in one step, which takes 2 us each.
 PENDING_OFFSETS_MAX: Final = 20_000
@@ -81,6 +85,13 @@ class OffsetRequests:
         if producer is not None:
             keys = (key for key, _ in request.offsets)
             if self._offsets.pending.count_with(producer.producer_id, keys) > PENDING_OFFSETS_MAX:
+                # The response has no field for a message.
+                logger.warning(
+                    "group %s: rejected a TxnOffsetCommit, because a transaction can have %d offsets in a partition of "
+                    "__consumer_offsets",
+                    printable(request.group_id),
+                    PENDING_OFFSETS_MAX,
+                )
                 return ErrorCode.POLICY_VIOLATION
         group = self._groups.get(request.group_id)
         if group is not None:

@@ -66,10 +66,15 @@ def change_metadata(
 def check_size(op: str, _context: RequestContext, request: Fields) -> None:
     """Reject a request with more changes than the controller may handle at once, because other clients wait meanwhile.
 
-    Raises POLICY_VIOLATION with Kafka's message.
+    Raises POLICY_VIOLATION with Kafka's message and the limit.
     """
-    if _room_left(request, RECORDS_MAX * _ROWS_OF_RECORD.get(op, 1)) < 0:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    rows_max = RECORDS_MAX * _ROWS_OF_RECORD.get(op, 1)
+    if _room_left(request, rows_max) < 0:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            "Unable to perform excessively large batch operation. "
+            f"The limit is {rows_max} rows in one request.",
+        )
 
 
 def _room_left(fields: Mapping[str, Any], room: int) -> int:

@@ -57,6 +57,7 @@ from kproc.broker.transaction.state import (
 )
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import RETRIABLE, ErrorCode, KafkaError
+from kproc.common.printable import printable
 
 if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
@@ -208,6 +209,13 @@ class TransactionCoordinator:
             # confirmed after all earlier ones.
             self._log.write(Write([], lambda code: self._confirm_added(name, add, code)))
         else:
+            if decision == ErrorCode.POLICY_VIOLATION:
+                # The response has no field for a message.
+                logger.warning(
+                    "transactional id %s: rejected an AddPartitionsToTxn, because a transaction can have %d partitions",
+                    printable(name),
+                    rules.PARTITIONS_MAX,
+                )
             add.on_code(decision)
 
     def _confirm_added(self, name: str, add: WaitingAdd, code: int) -> None:

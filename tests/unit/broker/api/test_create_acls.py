@@ -129,7 +129,8 @@ def test_request_that_would_change_too_many_rules_changes_none(
     monkeypatch.setattr(controller_call, "RECORDS_MAX", 4)
     monkeypatch.setattr(acls_module, "REMOVED_MAX", 3)
     many = [{"resource_name": f"t{number}"} for number in range(4)]
-    too_many = (int(ErrorCode.POLICY_VIOLATION), "Unable to perform excessively large batch operation.")
+    message = "Unable to perform excessively large batch operation. The limit is 4 rows in one request."
+    too_many = (int(ErrorCode.POLICY_VIOLATION), message)
     assert create(broker, many[0], *many) == [too_many] * 5
     assert delete(broker, *[{}] * 5) == [(*too_many, [])] * 5
     assert not broker.calls

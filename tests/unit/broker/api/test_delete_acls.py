@@ -68,7 +68,10 @@ def test_delete_acls_filter_comparing_too_many_rules_is_rejected(
     create(broker, *({"resource_name": f"t{number}"} for number in range(4)))
     monkeypatch.setattr(acls_module, "LOOKS_MAX", 11)
     several = [{"resource_name_filter": name} for name in ("t0", "t1", "t2")]
-    message = "3 filters are too many at once while there are 4 acls."
+    message = (
+        "3 filters are too many at once while there are 4 acls. "
+        "The limit is 11 comparisons of a filter with an acl."
+    )
     assert delete(broker, *several) == [(int(ErrorCode.POLICY_VIOLATION), message, [])] * 3
     assert len(describe(broker)) == 4
     only = {

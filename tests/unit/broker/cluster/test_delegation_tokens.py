@@ -194,10 +194,15 @@ def test_token_key_of_16_characters_is_accepted() -> None:
 
 
 def test_tokens_are_bounded_in_number_and_bytes(
-    cluster: InMemoryController, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """CreateDelegationToken has no field for a message, so the log names the limits."""
     monkeypatch.setattr("kproc.broker.cluster.delegation_tokens.TOKENS_MAX", 2)
     renewers = [["User", "n" * 30_000]]
     assert create(cluster, renewers=renewers)["error_code"] == ErrorCode.POLICY_VIOLATION
     codes = [create(cluster)["error_code"] for _ in range(3)]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+    first, second = (record.message for record in caplog.records)
+    assert "0 tokens (limit 2)" in first
+    assert "30000 characters (limit 16384)" in first
+    assert "2 tokens (limit 2)" in second

@@ -77,7 +77,7 @@ REFUSED = [
     (topic("x", -1, 1, assignments=[(0, [1])]), REQUEST, MANUAL_FACTOR),
     (topic("x", 2, 1, assignments=[(0, [1])]), REQUEST, MANUAL_FACTOR),
     (topic("x", 2, -1, assignments=[(0, [1]), (1, [1])]), REQUEST, MANUAL_COUNT),
-    (topic("x", 10_001), POLICY, "Excessively large number of partitions per request."),
+    (topic("x", 10_001), POLICY, "Excessively large number of partitions per request. The limit is 10000."),
 ]
 
 
@@ -334,7 +334,7 @@ def grow(name: str, count: int, assignments: list[list[int]] | None = None) -> d
             ),
         ),
         (grow("t", 3, [[]]), (ASSIGNMENT, "The manual partition assignment includes an empty replica list.")),
-        (grow("t", 20_000), (POLICY, "Excessively large number of partitions per request.")),
+        (grow("t", 20_000), (POLICY, "Excessively large number of partitions per request. The limit is 10000.")),
         (grow("t", 3, [[1]]), (0, None)),
         (grow("t", 5), (0, None)),
     ],

@@ -57,13 +57,14 @@ def test_commit_with_no_valid_offset_makes_group_until_sweep(rig: Rig) -> None:
 
 
 def test_commits_of_a_transaction_beyond_the_limit_are_rejected(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end of a transaction commits all of its offsets in one step."""
+    """The end of a transaction commits all of its offsets in one step. Only the log can name the limit."""
     monkeypatch.setattr(offset_requests, "PENDING_OFFSETS_MAX", 1)
     producer = Producer(7, 0)
     assert not rig.commit(5, producer=producer)
     rig.log.flush()
     assert rig.commit(6, topic="u", producer=producer) == [ErrorCode.POLICY_VIOLATION]
+    assert "a transaction can have 1 offsets" in caplog.text
     assert not rig.commit(6, producer=producer)  # The same partition again.
     assert not rig.commit(7, topic="u")

@@ -96,7 +96,10 @@ def test_too_many_rows_are_rejected_before_controller_call(
     monkeypatch.setattr(controller_call, "RECORDS_MAX", MAX)
     broker = Broker()
     common = {"validate_only": False}
-    refused = (int(ErrorCode.POLICY_VIOLATION), "Unable to perform excessively large batch operation.")
+    rows_of_record = {ApiKey.ALTER_CONFIGS: 2, ApiKey.INCREMENTAL_ALTER_CONFIGS: 2, ApiKey.ALTER_CLIENT_QUOTAS: 4}
+    limit = f"The limit is {MAX * rows_of_record.get(key, 1)} rows in one request."
+    message = f"Unable to perform excessively large batch operation. {limit}"
+    refused = (int(ErrorCode.POLICY_VIOLATION), message)
     pending = broker.send(key, version, **common, **too_large)
     assert not broker.calls
     rows = pending.fields[answered]

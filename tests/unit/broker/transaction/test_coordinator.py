@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.coordinator.rules import Marker
+from kproc.broker.transaction import rules
 from kproc.broker.transaction.entry import PARTITION_BYTES
 from kproc.broker.transaction.marker_delivery import RETRY_MS
 from kproc.broker.transaction.messages import AddRequest, Granted
@@ -478,6 +479,16 @@ def test_large_transaction_needs_room_for_its_partitions() -> None:
     rig.end(producer, is_commit=False)
     rig.take_markers()
     assert rig.memory.used_bytes == before
+
+
+def test_log_names_the_limit_of_a_transactions_partitions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AddPartitionsToTxn has no field for a message."""
+    monkeypatch.setattr(rules, "PARTITIONS_MAX", 1)
+    rig = CoordinatorRig()
+    assert rig.add(rig.producer(), P0, P1) == [ErrorCode.POLICY_VIOLATION]
+    assert "a transaction can have 1 partitions" in caplog.text
 
 
 def test_small_transactions_of_known_ids_have_a_reserve() -> None:
