@@ -35,6 +35,7 @@ from kproc.cli.failure import explain
 from kproc.cli.rights import require_on_cluster
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
+from kproc.common.regular_file import read_bounded_text
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
@@ -212,7 +213,11 @@ def _password(name: str, file: Path | None) -> str:
             if password != getpass.getpass("Again: "):
                 raise Failure("the two passwords differ")
         else:
-            text = sys.stdin.read(_BYTES_MAX) if file is None or str(file) == "-" else _first_of(file)
+            # The limit is for a wrong name such as /dev/zero, which would otherwise fill the memory.
+            if file is None or str(file) == "-":
+                text = sys.stdin.read(_BYTES_MAX)
+            else:
+                text = read_bounded_text(file, _BYTES_MAX)
             password = text.partition("\n")[0].rstrip("\r")
         # In the C locale Python keeps other bytes as surrogates. The error of a later encode() would show the password.
         password.encode()
@@ -221,12 +226,6 @@ def _password(name: str, file: Path | None) -> str:
     if not password:
         raise Failure("the password must not be empty")
     return password
-
-
-def _first_of(file: Path) -> str:
-    # Limit the bytes read from the password file: a wrong name such as /dev/zero would otherwise fill the memory.
-    with open(file, encoding="utf-8") as opened:
-        return opened.read(_BYTES_MAX)
 
 
 def _offline(data: Path | None, config: Path | None) -> Config | None:
