@@ -10,6 +10,7 @@ from typing import Final
 
 from kproc.broker.storage.checkpoints import LOG_START_FILE, read_partition_metadata
 from kproc.broker.storage.format import LOG_SUFFIX, parse_partition_directory_name
+from kproc.broker.storage.log_start import read_start_mark
 from kproc.broker.storage.offset_checkpoints import (
     OffsetCheckpoint,
     confirms_log_start,
@@ -74,9 +75,11 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
 
 
 def _log_start(starts: OffsetCheckpoint, path: Path, topic: str, partition: int) -> int:
-    """Return a partition's log start offset as the checkpoint file of its data directory has it, or 0.
+    """Return a partition's log start offset, or 0. It comes from the checkpoint file of the data directory.
 
-    Apache Kafka's file has no topic ids. Then use the entry with the topic's name, as Kafka does.
+    Apache Kafka's file has no topic ids. Then use the entry with the topic's name, as Kafka does. If the topic id has
+    no entry, kproc's file was lost: use the mark of the partition's directory (storage/log_start.py), as kproc's next
+    start does. Otherwise records that DeleteRecords has deleted would come back.
     """
     named = starts.by_name.get((topic, partition), 0)
     fs = OsFs()
@@ -85,11 +88,12 @@ def _log_start(starts: OffsetCheckpoint, path: Path, topic: str, partition: int)
     except Corrupt:
         # Treat a damaged partition.metadata as one without a topic id.
         topic_id = None
-    if not starts.has_ids:
-        return named
     if topic_id is None:
-        return 0
-    start = starts.by_id.get((topic_id, partition), 0)
+        return 0 if starts.has_ids else named
+    recorded = starts.by_id.get((topic_id, partition))
+    start = read_start_mark(fs, path, topic_id) if recorded is None else recorded
+    if not starts.has_ids:
+        return max(named, start)
     return named if named > start and confirms_log_start(fs, path, topic_id, named) else start
 
 

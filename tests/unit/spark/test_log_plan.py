@@ -7,10 +7,14 @@ import os
 
 import pytest
 
+from kproc.broker.storage.checkpoints import LOG_START_FILE, write_partition_metadata
 from kproc.broker.storage.log import Log
+from kproc.broker.storage.log_start import write_start_mark
+from kproc.broker.storage.offset_checkpoints import write_offset_checkpoint
+from kproc.broker.storage.os_fs import OsFs
 from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
-from tests.support.logs import NOW_MS, LogRig, append_one, batch
+from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch
 from tests.support.transactions import in_transaction, put
 
 pytest.importorskip("numpy")
@@ -62,6 +66,25 @@ def test_a_plan_is_what_the_options_say(rig: LogRig, log: Log) -> None:
         each.topic
         for each, _, _ in plan(LogOptions.parse({"path": str(rig.directory.parent), "topicsPattern": "."}))
     ] == ["t"]
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_plan_begins_at_the_mark_without_a_checkpoint_entry(rig: LogRig, log: Log, has_ids: bool) -> None:
+    """The files of log starts are lost or damaged. Records below the start of a DeleteRecords must not come back."""
+
+    def first_offset() -> int:
+        return plan(options(rig))[0][1]
+
+    fs, data_directory = OsFs(), rig.directory.parent
+    write_partition_metadata(fs, rig.directory, TOPIC_ID)
+    if has_ids:
+        write_offset_checkpoint(fs, data_directory, LOG_START_FILE, {}, {})
+    write_start_mark(fs, rig.directory, b"o" * 16, 17)
+    assert first_offset() == 0, "the mark is of another topic"
+    write_start_mark(fs, rig.directory, TOPIC_ID, 17)
+    assert first_offset() == 17
+    write_offset_checkpoint(fs, data_directory, LOG_START_FILE, {(TOPIC_ID, 0): 5}, {TOPIC_ID: "t"})
+    assert first_offset() == 5, "an entry counts alone, as at a start of the broker"
 
 
 def test_plan_syncs_segments_before_their_records_are_read(
