@@ -137,6 +137,7 @@ def test_compressed_batch_is_stored_unchanged(client: RawClient, log: Log, codec
 def test_produce_of_zstd_before_version_7_is_rejected(client: RawClient, log: Log) -> None:
     data = bytearray(batch(b"x" * 100, codec=Compression.ZSTD))
     assert client.produce(log[0], bytes(data), version=6)["error_code"] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert client.produce(log[0], bytes(data[:-1]), version=6)["error_code"] == ErrorCode.INVALID_RECORD
     # An older format has other bytes where the codec of version 2 stands, so its error is that of the format.
     data[MAGIC_AT] = 1
     assert client.produce(log[0], bytes(data), version=6)["error_code"] == ErrorCode.INVALID_RECORD
@@ -255,6 +256,8 @@ def test_produce_checks_batch_format_before_acks(client: RawClient, log: Log) ->
     assert code(b"") == ErrorCode.INVALID_RECORD
     zstd = bytes(batch(b"x" * 100, codec=Compression.ZSTD))
     assert code(zstd, 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert code(zstd + bytes(batch(b"x")), 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the codec comes first"
+    assert code(zstd[:-1], 6) == ErrorCode.INVALID_RECORD, "an incomplete batch has no codec"
     assert code(zstd, 7) == code(corrupt_last_byte(batch(b"x"))) == ErrorCode.INVALID_REQUIRED_ACKS
 
 

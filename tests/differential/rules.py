@@ -163,11 +163,11 @@ def _of_fetch(case: Case) -> bool:
     if case.step.api != "fetch":
         return False
     if difference.path[-2:] == ("records", ITEMS):  # Kafka's are of one segment, ours go on in the next.
-        kproc, kafka = difference.rows[-1]["records"], _records_of_kafka(case)
+        kproc, kafka = difference.rows[-1]["records"], _partition_of_kafka(case).get("records") or []
         first = kproc[: len(kafka)]
         return 0 < len(kafka) < len(kproc) and _without_times(first) == _without_times(kafka)
-    if difference.path[-2:] == ("aborted_transactions", ITEMS):  # What Kafka would have read.
-        return not (difference.rows[-1]["records"] or difference.rows[-1]["aborted_transactions"])
+    if difference.path[-2:] == ("aborted_transactions", ITEMS):
+        return _aborted_of_other_range(case)
     if difference.path[-1:] == ("last_stable_offset",):  # Kafka's is the first one of a batch that has lost records.
         has_deleted = any(step.api == "delete_records" for step in case.before)
         log_start = difference.rows[-1].get("log_start_offset", difference.kproc)
@@ -176,20 +176,40 @@ def _of_fetch(case: Case) -> bool:
     return is_list and not (difference.kproc or difference.kafka)
 
 
+def _aborted_of_other_range(case: Case) -> bool:
+    """Lists of aborted transactions that differ because the ranges of records differ.
+
+    Kafka lists those of what it would have read, if it read nothing. Its records are of one segment. Those of kproc go
+    on in the next segment, and so does its list.
+    """
+    kproc, kafka = case.difference.rows[-1], _partition_of_kafka(case)
+    count = len(kafka.get("records") or [])
+    if not kproc["records"]:
+        return not kproc["aborted_transactions"]
+    if not 0 < count < len(kproc["records"]):
+        return False
+    listed = kafka.get("aborted_transactions") or []
+    more = [each for each in kproc["aborted_transactions"] if each not in listed]
+    first_offset = kproc["records"][count]["base"]
+    return len(more) + len(listed) == len(kproc["aborted_transactions"]) and all(
+        each["first_offset"] >= first_offset for each in more
+    )
+
+
 def _without_times(batches: list[Any]) -> list[Any]:
     """Batches without the times in their headers, which differ for batches that are compressed anew (_header_kept)."""
     return [{**batch, "base_time": None, "max_time": None} for batch in batches]
 
 
-def _records_of_kafka(case: Case) -> list[Any]:
-    """Of the partition in whose row the difference lies."""
+def _partition_of_kafka(case: Case) -> dict[str, Any]:
+    """Return Kafka's row of the partition in whose row the difference lies. It is empty if Kafka has none."""
     topic, row = case.difference.rows[-2:]
     named = [topic.get("topic"), topic.get("topic_id")]
     for other in case.kafka["responses"]:
         if [other.get("topic"), other.get("topic_id")] == named:
             rows = (each for each in other["partitions"] if each["partition_index"] == row["partition_index"])
-            return next((each["records"] or [] for each in rows), [])
-    return []
+            return next(rows, {})
+    return {}
 
 
 def _replaced_group_request(case: Case) -> bool:

@@ -26,7 +26,12 @@ from kproc.broker.group.consumer.classic_members import (
 )
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.group import ConsumerGroup
-from kproc.broker.group.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat, ConsumerHeartbeatResult
+from kproc.broker.group.consumer.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+)
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
     ConsumerRecord,
@@ -127,8 +132,9 @@ class ConsumerGroups:
         try:
             group = self._group_of(group_id, request)
             result = group.heartbeat(request, self._timing.now_ms())
-            # KIP-848: the last member of the consumer protocol may have left, and classic members remain.
-            if request.member_epoch < JOIN_EPOCH:
+            # KIP-848: the last member of the consumer protocol may have left, and classic members remain. A static
+            # member that stops and will return is still a member.
+            if request.member_epoch == LEAVE_EPOCH:
                 self.maybe_downgrade(group)
         except KafkaError as error:
             # The joining member was rejected. Restore the empty classic group that its consumer group has replaced.

@@ -441,6 +441,8 @@ class GroupCoordinator:
         group = self._groups.get(name)
         if group is not None:
             group.tick(self._timing.now_ms())
+            # A member may have been removed. Or a crash came after the last member of the consumer protocol had left,
+            # and the conversion is still to be made.
             if isinstance(group, ConsumerGroup):
                 self._consumers.maybe_downgrade(group)
             self.after_change(name)

@@ -44,11 +44,11 @@ from kproc.broker.request.registry import api
 from kproc.broker.request.rights import refusal_of_topic
 from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode, KafkaError
-from kproc.wire.batch_header import ATTRIBUTES_AT, MAGIC_AT
+from kproc.wire.batch_header import ATTRIBUTES_AT, HEADER_BYTES, MAGIC_AT, STAMP
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import ProduceRequest, decode_produce
-from kproc.wire.record_batch import CODEC_MASK, MAGIC, check_one_batch
+from kproc.wire.record_batch import CODEC_MASK, LOG_OVERHEAD_BYTES, MAGIC, check_one_batch
 
 if TYPE_CHECKING:
     from kproc.broker.calls.calls import B, Call, OnResult
@@ -68,15 +68,17 @@ _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a ba
 _RemotePart = tuple["ProduceTarget", int, int, "PartitionKey"]
 
 
-def _has_zstd(records: memoryview) -> bool:
-    """Return True for a batch of version 2 that is compressed with zstd.
+def _begins_with_zstd(records: memoryview) -> bool:
+    """Return True if the first batch is complete, of version 2, and compressed with zstd.
 
-    Older formats have other fields at the offset of the attributes. Their batches are rejected for their format, as in
-    Kafka (ProduceRequest.validateRecords).
+    Older formats have other fields at the offset of the attributes. They and an incomplete batch are rejected for other
+    reasons, as in Kafka (ProduceRequest.validateRecords).
     """
+    if len(records) <= ATTRIBUTES_AT or records[MAGIC_AT] != MAGIC:
+        return False
+    _, batch_length, _ = STAMP.unpack_from(records)
     return (
-        len(records) > ATTRIBUTES_AT
-        and records[MAGIC_AT] == MAGIC
+        HEADER_BYTES - LOG_OVERHEAD_BYTES <= batch_length <= len(records) - LOG_OVERHEAD_BYTES
         and records[ATTRIBUTES_AT] & CODEC_MASK == Compression.ZSTD
     )
 
@@ -84,15 +86,15 @@ def _has_zstd(records: memoryview) -> bool:
 def _error_before_acks(version: int, records: memoryview | None) -> int:
     """Return the error code of a partition in a request with invalid acks.
 
-    Kafka checks before acks that there is one batch of version 2 with a permitted codec, so those errors win
-    (ProduceRequest.validateRecords).
+    Kafka checks before acks that the first batch has a permitted codec, and that it is of version 2 and the only one.
+    So those errors win, in this order (ProduceRequest.validateRecords).
     """
+    if version < _FIRST_WITH_ZSTD and records is not None and _begins_with_zstd(records):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     try:
         check_one_batch(records if records is not None else b"")
     except KafkaError as error:
         return error.code
-    if version < _FIRST_WITH_ZSTD and records is not None and _has_zstd(records):
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return ErrorCode.INVALID_REQUIRED_ACKS
 
 
@@ -216,7 +218,7 @@ class RecordRouter:
         if records is None or len(records) == 0:
             target.decide(failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
             return None
-        if version < _FIRST_WITH_ZSTD and _has_zstd(records):
+        if version < _FIRST_WITH_ZSTD and _begins_with_zstd(records):
             target.decide(failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             return None
         try:

@@ -82,6 +82,17 @@ def test_downgrade_keeps_the_last_epoch_as_generation(rig: Rig) -> None:
     assert consumer(rig, "m").member_epoch == 4
 
 
+def test_static_member_that_will_return_converts_no_group(rig: Rig) -> None:
+    """Its second leave, for good, finds the consumer group and converts it, as in Kafka."""
+    consumer(rig, "n", instance_id="i")
+    join(rig, "n", 0, 1, 2, 3)
+    assert consumer(rig, "n", -2, instance_id="i").member_epoch == -2
+    assert rig.coordinator.describe_consumer_group("g") is not None
+    join(rig)
+    assert consumer(rig, "n", -1, instance_id="i").member_epoch == -1
+    assert rig.coordinator.describe("g") is not None
+
+
 def test_classic_member_rebalances_for_a_new_assignment(rig: Rig) -> None:
     """As in Kafka 4.4, a raised epoch is no reason to join again before the assignment for it exists."""
     consumer(rig, "n")
