@@ -32,7 +32,6 @@ from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
 from kproc.broker.group.consumer.admission import admit, check_size, merged
 from kproc.broker.group.consumer.assignors import Assignment
-from kproc.broker.group.consumer.description import describe
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.expressions import Expressions
 from kproc.broker.group.consumer.messages import (
@@ -479,7 +478,7 @@ class ConsumerGroup:
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""
-        return describe(self.state, self._assignor_name())
+        return self.state.describe(self._assignor_name())
 
     # -- records -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from kproc.broker.coordinator.member_memory import (
 from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.messages import DescribedConsumer, DescribedConsumerGroup
 from kproc.broker.group.consumer.records import (
     ClassicProtocols,
     ConsumerRecordType,
@@ -32,6 +33,7 @@ from kproc.broker.group.consumer.records import (
     MemberTarget,
     OwnedPartitions,
     TargetEpoch,
+    plain,
 )
 from kproc.broker.group.consumer.subscriptions import Subscriptions
 
@@ -110,6 +112,34 @@ class ConsumerGroupState:
             for member in self.members.values()
         )
         return "Stable" if is_stable else "Reconciling"
+
+    def describe(self, assignor: str) -> DescribedConsumerGroup:
+        """Return the group for ConsumerGroupDescribe. `assignor` is the name of its server-side assignor."""
+        return DescribedConsumerGroup(
+            group_id=self.group_id,
+            state=self.state_name,
+            group_epoch=self.epoch.epoch,
+            assignment_epoch=self.target_epoch.epoch,
+            assignor=assignor,
+            members=tuple(map(self._describe_member, self.members.values())),
+        )
+
+    def _describe_member(self, member: ConsumerMember) -> DescribedConsumer:
+        metadata = member.metadata
+        assert metadata is not None
+        return DescribedConsumer(
+            member_id=member.member_id,
+            instance_id=metadata.instance_id,
+            rack_id=metadata.rack_id,
+            member_epoch=member.state.epoch,
+            client_id=metadata.client_id,
+            client_host=metadata.client_host,
+            topic_names=metadata.topic_names,
+            topic_regex=metadata.topic_regex,
+            assignment=plain(member.state.owned),
+            target=self.target_of(member.member_id),
+            is_classic=member.classic is not None,
+        )
 
     @property
     def is_classic(self) -> bool:

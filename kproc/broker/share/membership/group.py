@@ -25,7 +25,6 @@ from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
 from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
-from kproc.broker.share.membership.description import describe, state_name
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.messages import (
     JOIN_EPOCH,
@@ -373,7 +372,7 @@ class ShareGroup:
     @property
     def state_name(self) -> str:
         """The state's name as ListGroups shows it."""
-        return state_name(self.state)
+        return self.state.state_name
 
     def release_memory(self) -> None:
         """Stop to count the group and its members, because it is removed or its coordinator resigns.
@@ -419,7 +418,7 @@ class ShareGroup:
 
     def describe_share(self) -> DescribedShareGroup:
         """Return the group for ShareGroupDescribe."""
-        return describe(self.state)
+        return self.state.describe()
 
     # -- records -----------------------------------------------------------------------------------------------
 

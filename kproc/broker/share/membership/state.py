@@ -20,6 +20,8 @@ from kproc.broker.coordinator.member_memory import (
 )
 from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.share.membership.assignor import ASSIGNOR_NAME
+from kproc.broker.share.membership.messages import DescribedShareGroup, DescribedShareMember
 from kproc.broker.share.membership.records import (
     NamedPartitions,
     ShareAssignment,
@@ -84,6 +86,22 @@ class ShareGroupState:
     def is_written(self) -> bool:
         """True if the log has a record of the group: record 11, or only record 15 if start offsets were set first."""
         return self.epoch.epoch > 0 or self.topics != ShareTopics()
+
+    @property
+    def state_name(self) -> str:
+        """The name of the group's state, as ListGroups shows it."""
+        return "Stable" if self.members else "Empty"
+
+    def describe(self) -> DescribedShareGroup:
+        """Return the group for ShareGroupDescribe."""
+        return DescribedShareGroup(
+            group_id=self.group_id,
+            state=self.state_name,
+            group_epoch=self.epoch.epoch,
+            assignment_epoch=self.target_epoch.epoch,
+            assignor=ASSIGNOR_NAME,
+            members=tuple(map(_describe_member, self.members.values())),
+        )
 
     def drop_incomplete_members(self) -> None:
         """Remove members without a subscription in the log: a crash has cut off the rest of their tombstones."""
@@ -173,6 +191,20 @@ class ShareGroupState:
                 self.targets.pop(key.name, None)
             case ShareRecordType.MEMBER:
                 self._set_subscription(self.members.pop(key.name), None)
+
+
+def _describe_member(member: ShareMember) -> DescribedShareMember:
+    subscription = member.subscription
+    assert subscription is not None
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.state.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        topic_names=subscription.topic_names,
+        assignment=member.state.assigned,
+    )
 
 
 # ---- the steps of a topic's share partitions: initializing, initialized, deleting --------------------------
