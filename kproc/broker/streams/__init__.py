@@ -5,7 +5,7 @@
 heartbeat, `statuses.py` and `endpoints.py` create parts of the response, `commits.py` validates a commit, and
 `description.py` describes the group for tools.
 
-`tasks.py` and `topology.py` have the data of tasks and topologies. `configured_topology.py`, `assignor.py` and
-`reconciliation.py` are pure functions. They compute the tasks, the target assignment of each member, and the steps by
-which a member reaches its target.
+`tasks.py` and `topology.py` have the data of tasks and topologies. `configured_topology.py`, `assignor.py`, `target.py`
+and `reconciliation.py` are pure functions. They compute the tasks, the target assignment of each member, and the steps
+by which a member reaches its target. `group_records.py` has the records that these changes write.
 """

@@ -28,7 +28,7 @@ from kproc.broker.coordinator.member_deadlines import (
     MemberDeadlines,
 )
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.coordinator.steps import Computation, Work
+from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
 from kproc.broker.streams.admission import (
     admit,
@@ -40,7 +40,7 @@ from kproc.broker.streams.admission import (
     reject_unknown_tasks,
     topology_of,
 )
-from kproc.broker.streams.assignor import TASK_ASSIGNORS, SubtopologyTasks, TaskMember
+from kproc.broker.streams.assignor import TASK_ASSIGNORS
 from kproc.broker.streams.commits import commit_refusal, fetch_refusal
 from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.description import describe, state_name
@@ -51,6 +51,7 @@ from kproc.broker.streams.group_records import (
     member_records,
     raised_epoch,
     removal_records,
+    target_records,
 )
 from kproc.broker.streams.memory import StreamsMemory
 from kproc.broker.streams.messages import (
@@ -76,6 +77,7 @@ from kproc.broker.streams.statuses import (
     shutdown_status,
     stale_statuses,
 )
+from kproc.broker.streams.target import compute_target
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks
 from kproc.broker.streams.topology import StreamsStatus, Topology
 from kproc.common.errors import ErrorCode, KafkaError
@@ -292,38 +294,13 @@ class StreamsGroup:
     def _compute_target(self, wall_ms: int) -> Work:
         """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, epoch = self.state, self.state.epoch.epoch
-        targets = yield from self._assign()
+        configured = None if state.topology is None else self._fitted.fit(state.topology)
+        assign = TASK_ASSIGNORS[self._environment.assignor_name(self.group_id)]
+        standby_count = self._environment.standby_count(self.group_id)
+        targets = yield from compute_target(state, configured, assign, standby_count)
         if not is_applicable(targets, epoch, state):
             return
-        records: list[StreamsRecord] = [
-            (self._key(StreamsRecordType.MEMBER_TARGET, member_id), target)
-            for member_id, target in targets.items()
-            if member_id in state.members
-            and (not state.has_target(member_id) or target != state.target_of(member_id))
-        ]
-        records.append((self._key(StreamsRecordType.TARGET), StreamsTargetEpoch(epoch, wall_ms)))
-        self._append(records)
-
-    def _assign(self) -> Computation[dict[str, MemberTasks]]:
-        """Compute the next target of each member. The targets are empty while the topology has a problem."""
-        configured = None if self.state.topology is None else self._fitted.fit(self.state.topology)
-        if configured is None or not configured.is_ready:
-            return dict.fromkeys(self.state.members, MemberTasks())
-        members = {
-            member.member_id: TaskMember(
-                member.process_id,
-                frozenset(member.state.owned.active),
-                member.state.owned.standby,
-                member.task_offsets,
-            )
-            for member in self.state.members.values()
-        }
-        subtopologies = {
-            each_id: SubtopologyTasks(each.task_count, bool(each.subtopology.state_changelog_topics))
-            for each_id, each in configured.subtopologies.items()
-        }
-        assign = TASK_ASSIGNORS[self._environment.assignor_name(self.group_id)]
-        return (yield from assign(members, subtopologies, self._environment.standby_count(self.group_id)))
+        self._append([*target_records(state, targets, StreamsTargetEpoch(epoch, wall_ms))])
 
     # -- step 4: the tasks of the member -----------------------------------------------------------------------
 

@@ -1,19 +1,25 @@
-"""The records that changes of a streams group write: a member joins, returns or leaves, and the group's epoch rises.
+"""The records that changes of a streams group write: of members that join, return or leave, of its epoch and target.
 
 These functions do not change the group. The group appends the records, and its state applies them (state.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat
-from kproc.broker.streams.records import StreamsGroupEpoch, StreamsMember, StreamsRecord, StreamsRecordType
+from kproc.broker.streams.records import (
+    StreamsGroupEpoch,
+    StreamsMember,
+    StreamsRecord,
+    StreamsRecordType,
+    StreamsTargetEpoch,
+)
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
-from kproc.broker.streams.tasks import OwnedTasks
+from kproc.broker.streams.tasks import MemberTasks, OwnedTasks
 from kproc.broker.streams.topology import Topology
 
 
@@ -76,6 +82,17 @@ def _tombstones(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
     yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), None
     yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), None
     yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), None
+
+
+def target_records(
+    state: StreamsGroupState, targets: Mapping[str, MemberTasks], target_epoch: StreamsTargetEpoch
+) -> Iterator[StreamsRecord]:
+    """Yield the records of a computed target: of each present member whose target is new, and of the target's epoch."""
+    for member_id, target in targets.items():
+        is_new = not state.has_target(member_id) or target != state.target_of(member_id)
+        if member_id in state.members and is_new:
+            yield RecordKey(StreamsRecordType.MEMBER_TARGET, state.group_id, member_id), target
+    yield RecordKey(StreamsRecordType.TARGET, state.group_id), target_epoch
 
 
 def raised_epoch(group_id: str, values: StreamsGroupEpoch) -> StreamsRecord:

@@ -1,10 +1,11 @@
-"""Checks of a heartbeat to a consumer group before any record, and the member's metadata after it.
+"""Checks of a heartbeat to a consumer group, the member's metadata after it, and whether it needs a new assignment.
 
-The errors are those of Kafka's GroupMetadataManager.
+All of them run before any record is written. The errors are those of Kafka's GroupMetadataManager.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,8 @@ from kproc.broker.coordinator.group_members import (
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerHeartbeat
 from kproc.broker.group.consumer.records import MemberMetadata, MemberState, OwnedPartitions
-from kproc.broker.group.consumer.state import ConsumerMember
+from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
+from kproc.broker.group.consumer.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
@@ -97,6 +99,28 @@ def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> Membe
     if request.topic_regex is not None:
         changes["topic_regex"] = request.topic_regex or None
     return msgspec.structs.replace(known, **changes)
+
+
+def is_new_epoch_needed(
+    state: ConsumerGroupState,
+    before: MemberMetadata | None,
+    updated: MemberMetadata,
+    after: Subscriptions,
+    supported: Sequence[str],
+) -> bool:
+    """Return True if the changed subscription of a member needs a new assignment.
+
+    before, updated: the member's metadata before the request, None for a new member, and after it. after: the group's
+    subscriptions after the request. supported: the names of the assignors. As in Kafka, a member that joins without a
+    subscription leaves the assignment of the others as it is.
+    """
+    if before is None:
+        before = MemberMetadata(client_id="", client_host="")
+    return (
+        frozenset(updated.topic_names) != frozenset(before.topic_names)
+        or updated.topic_regex != before.topic_regex
+        or after.preferred_assignor(supported) != state.subscriptions.preferred_assignor(supported)
+    )
 
 
 def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:

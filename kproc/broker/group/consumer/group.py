@@ -16,10 +16,8 @@ response is sent when all records are synced.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from kproc.broker.coordinator.member_deadlines import (
     REMOVED_AT_ONCE,
@@ -30,10 +28,16 @@ from kproc.broker.coordinator.member_deadlines import (
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
-from kproc.broker.group.consumer.admission import admit, check_size, merged
+from kproc.broker.group.consumer.admission import admit, check_size, is_new_epoch_needed, merged
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.expressions import Expressions
+from kproc.broker.group.consumer.group_records import (
+    absence_of_member,
+    member_tombstones,
+    successor_records,
+    target_records,
+)
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -52,8 +56,6 @@ from kproc.broker.group.consumer.records import (
     GroupEpoch,
     MemberMetadata,
     MemberPhase,
-    MemberState,
-    MemberTarget,
     OwnedPartitions,
     TargetEpoch,
     plain,
@@ -174,7 +176,7 @@ class ConsumerGroup:
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
         after = self.state.subscriptions
         replaced = None if known is None or known.member_id == member_id else known
-        records = [] if replaced is None else [*self._successor_records(replaced, member_id)]
+        records = [] if replaced is None else [*successor_records(self.state, replaced, member_id)]
         if updated != before:
             records.append((self._key(ConsumerRecordType.MEMBER, member_id), updated))
             after = after.after([] if before is None else [before], [updated])
@@ -182,7 +184,9 @@ class ConsumerGroup:
         if expression and resolved is not None:
             records.append((self._key(ConsumerRecordType.EXPRESSION, expression), resolved))
             expressions = {**expressions, expression: resolved}
-        has_changed = resolved is not None or self._has_changed(before, updated, after)
+        has_changed = resolved is not None or is_new_epoch_needed(
+            self.state, before, updated, after, self._environment.config.group_consumer_assignors
+        )
         # Append member, expression and group epoch in one batch, as in Kafka. If a crash could separate them, the group
         # could have a member for which no assignment is computed.
         self._append_with_epoch(records, after, expressions, has_changed=has_changed)
@@ -204,33 +208,6 @@ class ConsumerGroup:
                 own_bytes=updated.size_without_content(self.group_id, member_id),
                 replaced=None if known is None else known.held,
             )
-
-    def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
-        """Yield records that replace a static member by its successor, without a rebalance."""
-        state, target = member.state, self.state.target_of(member.member_id)
-        yield from ((key, None) for key in self._member_keys(member.member_id))
-        yield self._key(ConsumerRecordType.MEMBER, member_id), member.metadata
-        yield self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target)
-        yield (
-            self._key(ConsumerRecordType.MEMBER_STATE, member_id),
-            MemberState(JOIN_EPOCH, JOIN_EPOCH, state.phase, state.owned, state.pending_revocation),
-        )
-
-    def _has_changed(
-        self, before: MemberMetadata | None, updated: MemberMetadata, after: Subscriptions
-    ) -> bool:
-        """Return True if the subscription of a member changes the assignment.
-
-        As in Kafka, a member that joins without a subscription leaves the assignment of the others as it is.
-        """
-        if before is None:
-            before = MemberMetadata(client_id="", client_host="")
-        supported = self._environment.config.group_consumer_assignors
-        return (
-            frozenset(updated.topic_names) != frozenset(before.topic_names)
-            or updated.topic_regex != before.topic_regex
-            or after.preferred_assignor(supported) != self._assignor_name()
-        )
 
     def raise_epoch(self) -> None:
         """Raise the group's epoch, because its members have changed."""
@@ -288,13 +265,7 @@ class ConsumerGroup:
         targets = yield from compute_target(state, self._environment.topics, self._assignor_name())
         if not is_applicable(targets, epoch, state):
             return
-        records: list[ConsumerRecord] = [
-            (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target))
-            for member_id, target in targets.items()
-            if member_id in state.members and target != state.target_of(member_id)
-        ]
-        records.append((self._key(ConsumerRecordType.TARGET), TargetEpoch(epoch, wall_ms)))
-        self._append(records)
+        self._append([*target_records(state, targets, TargetEpoch(epoch, wall_ms))])
 
     def _assignor_name(self) -> str:
         return self.state.subscriptions.preferred_assignor(self._environment.config.group_consumer_assignors)
@@ -325,12 +296,7 @@ class ConsumerGroup:
     def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         member = self.state.get_member(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            # The member keeps its partitions until it returns or its session ends.
-            owned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.state.owned.items()}
-            state = msgspec.structs.replace(
-                member.state, epoch=STATIC_LEAVE_EPOCH, owned=owned, pending_revocation={}
-            )
-            self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
+            self._append([absence_of_member(self.group_id, member)])
             member.rebalance_deadline_ms = None
         else:
             self.remove([member])
@@ -345,7 +311,7 @@ class ConsumerGroup:
         removed = {member.member_id: member.metadata for member in members}
         remaining = [each for name, each in self.state.members.items() if name not in removed]
         after = self.state.subscriptions.after([each for each in removed.values() if each is not None])
-        records: list[ConsumerRecord] = [(key, None) for name in removed for key in self._member_keys(name)]
+        records = [*member_tombstones(self.group_id, removed)]
         if self._environment.becomes_classic(remaining):
             # The group becomes classic, so do not raise its epoch. As in Kafka, the last epoch is the generation of the
             # classic group, which rebalances at once.
@@ -359,12 +325,6 @@ class ConsumerGroup:
             # next member gets its partitions at once.
             target_epoch = TargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(ConsumerRecordType.TARGET), target_epoch)])
-
-    def _member_keys(self, member_id: str) -> Iterator[RecordKey]:
-        """Yield the keys of a member's records, in the order in which Kafka writes their tombstones."""
-        yield self._key(ConsumerRecordType.MEMBER_STATE, member_id)
-        yield self._key(ConsumerRecordType.MEMBER_TARGET, member_id)
-        yield self._key(ConsumerRecordType.MEMBER, member_id)
 
     # -- deadlines ---------------------------------------------------------------------------------------------
 

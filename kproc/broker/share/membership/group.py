@@ -24,7 +24,7 @@ from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, UNSETTLED_HE
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
-from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
+from kproc.broker.share.membership.assignor import assign_simple
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.messages import (
     JOIN_EPOCH,
@@ -34,7 +34,6 @@ from kproc.broker.share.membership.messages import (
 )
 from kproc.broker.share.membership.records import (
     SHARE_RECORDS,
-    NamedPartitions,
     ShareAssignment,
     ShareEpoch,
     ShareMemberState,
@@ -46,6 +45,12 @@ from kproc.broker.share.membership.records import (
     ShareTopics,
 )
 from kproc.broker.share.membership.state import ShareGroupState, ShareMember
+from kproc.broker.share.membership.target import (
+    assignable_partitions,
+    assignor_members,
+    has_unassigned,
+    uninitialized_partitions,
+)
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -116,7 +121,8 @@ class ShareGroup:
         share coordinator, only after that time.
         """
         interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
-        is_settled = member.state.epoch == self.state.epoch.epoch and not self.uninitialized()
+        uninitialized = uninitialized_partitions(self.state, self._environment.cluster.topics)
+        is_settled = member.state.epoch == self.state.epoch.epoch and not uninitialized
         return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
     def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
@@ -170,7 +176,7 @@ class ShareGroup:
             return
         metadata_hash = topics.metadata_hash(state.subscribed_names())
         # If the group's epoch is above that of the target already, a new target is computed anyway.
-        is_outdated = state.epoch.epoch <= state.target_epoch.epoch and self._has_unassigned()
+        is_outdated = state.epoch.epoch <= state.target_epoch.epoch and has_unassigned(state, topics)
         if has_changed or is_outdated or metadata_hash != state.epoch.metadata_hash:
             # As in Kafka 4.4, a new group is at epoch 1, and its first member raises it to 2.
             self._set_epoch(max(self.state.epoch.epoch, 1) + 1, metadata_hash)
@@ -183,41 +189,6 @@ class ShareGroup:
 
     def _set_epoch(self, epoch: int, metadata_hash: int) -> None:
         self._append([(self._key(ShareRecordType.GROUP), ShareEpoch(epoch, metadata_hash))])
-
-    def _has_unassigned(self) -> bool:
-        """Return True if the members' targets together are not exactly the assignable partitions."""
-        targets: dict[bytes, set[int]] = {}
-        for target in self.state.targets.values():
-            for topic_id, partitions in target.items():
-                targets.setdefault(topic_id, set()).update(partitions)
-        return targets != {topic_id: set(numbers) for topic_id, numbers in self._assignable().items()}
-
-    def _assignable(self) -> ShareAssignment:
-        """Return the partitions of subscribed topics that have a state in the share coordinator."""
-        subscribed = self.state.subscribed_names()
-        return {
-            topic_id: topic.partitions
-            for topic_id, topic in self.state.topics.initialized.items()
-            if topic.partitions
-            and topic.name in subscribed
-            and self._environment.cluster.topics.id_of(topic.name) == topic_id
-        }
-
-    def uninitialized(self) -> dict[bytes, NamedPartitions]:
-        """Return the partitions of subscribed topics that have no state in the share coordinator yet."""
-        topics, initialized = self._environment.cluster.topics, self.state.topics.initialized
-        found = {}
-        for name in self.state.subscribed_names():
-            topic_id = topics.id_of(name)
-            if topic_id is None:
-                continue
-            count = topics.partition_count(topic_id)
-            known = initialized.get(topic_id)
-            # Compare the numbers first, which is cheap: at nearly every heartbeat all partitions have a state.
-            if known is None or len(known.partitions) < count:
-                partitions = frozenset(range(count)) - (frozenset() if known is None else known.partitions)
-                found[topic_id] = NamedPartitions(name, partitions)
-        return found
 
     def set_topics(self, topics: ShareTopics) -> None:
         """Write record 15, the topics whose share partitions have, get or lose a state, if it has changed."""
@@ -244,11 +215,12 @@ class ShareGroup:
 
     def _compute_target(self, wall_ms: int) -> Work:
         """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
-        state, epoch, assignable = self.state, self.state.epoch.epoch, self._assignable()
-        targets = yield from assign_simple(self._assignor_members(), assignable)
+        state, topics, epoch = self.state, self._environment.cluster.topics, self.state.epoch.epoch
+        assignable = assignable_partitions(state, topics)
+        targets = yield from assign_simple(assignor_members(state, topics), assignable)
         # Discard the result if partitions were initialized meanwhile. New partitions do not raise the epoch while it is
         # above the target's, so they would stay unassigned.
-        if assignable != self._assignable() or not is_applicable(targets, epoch, state):
+        if assignable != assignable_partitions(state, topics) or not is_applicable(targets, epoch, state):
             return
         records: list[ShareRecord] = [
             (self._key(ShareRecordType.MEMBER_TARGET, member_id), ShareTarget(target))
@@ -262,20 +234,6 @@ class ShareGroup:
         target_epoch = ShareTargetEpoch(epoch, wall_ms if has_partitions else 0)
         records.append((self._key(ShareRecordType.TARGET), target_epoch))
         self._append(records)
-
-    def _assignor_members(self) -> dict[str, ShareAssignorMember]:
-        # Most members have the same subscription, so look its topics up once.
-        topic_ids: dict[tuple[str, ...], frozenset[bytes]] = {}
-        members = {}
-        for member in self.state.members.values():
-            names = () if member.subscription is None else member.subscription.topic_names
-            if names not in topic_ids:
-                ids = map(self._environment.cluster.topics.id_of, names)
-                topic_ids[names] = frozenset(each for each in ids if each is not None)
-            members[member.member_id] = ShareAssignorMember(
-                topic_ids[names], self.state.target_of(member.member_id)
-            )
-        return members
 
     # -- step 4: the partitions of the member ------------------------------------------------------------------
 

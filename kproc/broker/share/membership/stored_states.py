@@ -18,6 +18,7 @@ from kproc.broker.share.membership.group import ShareGroup
 from kproc.broker.share.membership.records import NamedPartitions, ShareTopics
 from kproc.broker.share.membership.share_states import ShareStates
 from kproc.broker.share.membership.state import with_initialized, with_initializing, without_topics
+from kproc.broker.share.membership.target import uninitialized_partitions
 from kproc.broker.share.state.messages import NO_OFFSET, InitializeState, SharePartitionKey
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -65,7 +66,7 @@ class StoredStates:
         # otherwise repeat it at once.
         if self._timing.now_ms() < group.initialize_after_ms:
             return
-        missing = group.uninitialized()
+        missing = uninitialized_partitions(group.state, self._topics)
         if not missing:
             return
         # In new partitions of a known topic a group reads from offset 0, so that it gets every record. In a new topic

@@ -1,12 +1,18 @@
-"""Members of a consumer group that join or return while something fails (KIP-848)."""
+"""Members of a consumer group that join or return while something fails, and changes that need a new epoch."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from msgspec.structs import force_setattr
 
-from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecordType
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.group.consumer.admission import is_new_epoch_needed
+from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecordType, MemberMetadata
+from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 from tests.support.consumer_groups import GroupRig, HonestMember, settle, topic_id
 
 T = topic_id("t")
@@ -84,3 +90,27 @@ def test_member_that_gets_an_instance_id_keeps_the_epoch() -> None:
     result = HonestMember(rig, "a", instance_id="seat", assignor=None).heartbeat()
     assert (result.member_epoch, result.assignment) == (before, {T: frozenset({0, 1, 2, 3})})
     assert rig.group.state.instance_ids == {"seat": "a"}
+
+
+@in_one_test(
+    ("before", "updated", "is_needed"),
+    [
+        (None, {}, False),
+        (None, {"topic_names": ("t",)}, True),
+        ({"topic_names": ("t", "u")}, {"topic_names": ("u", "t")}, False),
+        ({"topic_names": ("t",)}, {"topic_names": ("t",), "topic_regex": "x"}, True),
+        ({"topic_names": ("t",)}, {"topic_names": ("t",), "rack_id": "r"}, False),
+        ({"topic_names": ("t",)}, {"topic_names": ("t",), "assignor": "range"}, True),
+    ],
+)
+def test_new_epoch_needs_a_changed_subscription(
+    before: dict[str, Any] | None, updated: dict[str, Any], is_needed: bool
+) -> None:
+    """A change of a member's assignor counts if it changes the assignor that most members prefer."""
+    known = None if before is None else MemberMetadata(client_id="c", client_host="/h", **before)
+    now = MemberMetadata(client_id="c", client_host="/h", **updated)
+    state = ConsumerGroupState("g")
+    if known is not None:
+        state.apply(RecordKey(ConsumerRecordType.MEMBER, "g", "m"), known)
+    after = state.subscriptions.after([] if known is None else [known], [now])
+    assert is_new_epoch_needed(state, known, now, after, ("uniform", "range")) is is_needed
