@@ -253,7 +253,7 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
     "heartbeat-answered-before-its-sync": lambda: mock.patch.object(
-        GroupCoordinator, "_reply_when_durable", lambda _self, reply, result, _failed: reply(result)
+        GroupCoordinator, "reply_when_durable", lambda _self, reply, result, _failed: reply(result)
     ),
     "share-write-answered-before-its-sync": lambda: mock.patch.object(
         CoordinatorLog, "_when_durable", lambda _log, callbacks: [each(0) for each in callbacks]

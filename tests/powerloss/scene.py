@@ -547,7 +547,7 @@ class Scene:
             return
         commits.append(None if deletes else len(commits))
         if deletes:
-            coordinator.delete_group(group_id, on_done)
+            coordinator.deletion.delete(group_id, on_done)
         else:
             value = CommittedOffset(offset=len(commits) - 1, commit_timestamp_ms=self.clock.wall_ms())
             coordinator.offset_requests.commit(

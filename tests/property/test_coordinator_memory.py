@@ -395,7 +395,7 @@ class Groups(Scene[GroupCoordinator]):
         self.shard.coordinator.offset_requests.delete_offsets(group_id, [key], lambda code, subscribed: None)
 
     def delete_group(self, group_id: str) -> None:
-        self.shard.coordinator.delete_group(group_id, lambda code: None)
+        self.shard.coordinator.deletion.delete(group_id, lambda code: None)
 
     def join(self, instance_id: str) -> None:
         """A static member joins, or comes back after a restart."""

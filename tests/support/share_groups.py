@@ -127,21 +127,21 @@ class ShareRig(Rig):
             more.setdefault("topic_names", ("t",))
         results: list[ShareHeartbeatResult] = []
         request = ShareHeartbeat(member_id=member_id, member_epoch=epoch, client_id="c", **more)
-        self.coordinator.share_heartbeat("g", request, results.append)
+        self.coordinator.share_requests.heartbeat("g", request, results.append)
         self.run_all()
         return results[0]
 
     def change_offsets(self, request: AlterShareOffsets | DeleteShareOffsets) -> ChangedShareOffsets:
         """Alter or delete start offsets of the group. Let the log be synced, and the share coordinator answer."""
         results: list[ChangedShareOffsets] = []
-        self.coordinator.change_share_offsets("g", request, results.append)
+        self.coordinator.share_requests.change_offsets("g", request, results.append)
         self.run_all()
         return results[0]
 
     def delete_group(self) -> int:
         """Delete the group. Let the log be synced, and the share coordinator answer. Return the error code."""
         codes: list[int] = []
-        self.coordinator.delete_group("g", codes.append)
+        self.coordinator.deletion.delete("g", codes.append)
         self.run_all()
         return codes[0]
 

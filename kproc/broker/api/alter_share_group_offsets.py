@@ -122,4 +122,4 @@ def _alter(
     request: AlterShareOffsets,
     on_outcome: OnOutcome[ChangedShareOffsets],
 ) -> None:
-    coordinator.change_share_offsets(group_id, request, on_outcome)
+    coordinator.share_requests.change_offsets(group_id, request, on_outcome)

@@ -64,4 +64,4 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 def _delete(
     coordinator: GroupCoordinator, group_id: str, _arguments: None, on_outcome: OnOutcome[int]
 ) -> None:
-    coordinator.delete_group(group_id, lambda code: on_outcome(int(code)))
+    coordinator.deletion.delete(group_id, lambda code: on_outcome(int(code)))

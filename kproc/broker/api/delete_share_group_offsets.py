@@ -85,4 +85,4 @@ def _delete(
     request: DeleteShareOffsets,
     on_outcome: OnOutcome[ChangedShareOffsets],
 ) -> None:
-    coordinator.change_share_offsets(group_id, request, on_outcome)
+    coordinator.share_requests.change_offsets(group_id, request, on_outcome)

@@ -100,4 +100,4 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
 def _heartbeat(
     coordinator: GroupCoordinator, group_id: str, request: ShareHeartbeat, on_outcome: ShareHeartbeatReply
 ) -> None:
-    coordinator.share_heartbeat(group_id, request, on_outcome)
+    coordinator.share_requests.heartbeat(group_id, request, on_outcome)

@@ -11,14 +11,12 @@ a marker in the log ends the transaction (pending_offsets.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.broker.coordinator.rules import (
     Code,
     DueOf,
     KnownTopics,
-    OnCode,
     Producer,
     Timing,
     Write,
@@ -36,6 +34,7 @@ from kproc.broker.group.consumer.messages import (
 )
 from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.consumer_groups import ConsumerGroups
+from kproc.broker.group.deletion import GroupDeletion
 from kproc.broker.group.group_loading import GroupLoading
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
@@ -53,18 +52,10 @@ from kproc.broker.group.messages import (
 )
 from kproc.broker.group.offset_requests import OffsetRequests
 from kproc.broker.group.offsets import GroupOffsets
-from kproc.broker.group.removal import TOMBSTONES_AT_ONCE, GroupRemoval, log_error
+from kproc.broker.group.removal import GroupRemoval, log_error
+from kproc.broker.group.share_requests import ShareRequests
 from kproc.broker.share.membership.group import ShareGroup
-from kproc.broker.share.membership.messages import (
-    AlterShareOffsets,
-    ChangedShareOffsets,
-    DeleteShareOffsets,
-    ShareHeartbeat,
-    ShareHeartbeatReply,
-    ShareHeartbeatResult,
-)
 from kproc.broker.share.membership.share_groups import ShareGroups
-from kproc.broker.share.state.messages import SharePartitionKey
 from kproc.broker.streams.group import StreamsGroup
 from kproc.broker.streams.streams_groups import StreamsGroups
 from kproc.common.deadlines import Deadlines
@@ -121,12 +112,13 @@ class GroupCoordinator:
         self._loading = GroupLoading(self._classic, self._recorded, self.offsets)
         self.steps = Steps(log.flush)
         self._is_sweeping = False
-        # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
-        # Joins, heartbeats and commits are rejected meanwhile, because the last step would delete what they add.
-        self._deleting: dict[str, OnCode] = {}
-        self.offset_requests = OffsetRequests(
-            self._classic, self._groups, self._deleting, self.offsets, self._removal, timing, log
+        self.deletion = GroupDeletion(
+            self._groups, self.offsets, self.shares.states, self._removal, log, self._start_work
         )
+        self.offset_requests = OffsetRequests(
+            self._classic, self._groups, self.deletion.running, self.offsets, self._removal, timing, log
+        )
+        self.share_requests = ShareRequests(self, self.shares, self.deletion.running)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -161,7 +153,7 @@ class GroupCoordinator:
         """Handle a JoinGroup to a classic group, which it may create, or to a consumer group (KIP-848)."""
         group = self._groups.get(group_id)
         refusal = join_refusal(group_id, request, self._config, group_exists=group is not None)
-        if not refusal and group_id in self._deleting:
+        if not refusal and group_id in self.deletion.running:
             refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # All clients retry after this error.
         if refusal:
             reply(JoinResult(refusal, request.member_id))
@@ -169,7 +161,7 @@ class GroupCoordinator:
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             result = self._consumers.join(group, request)
             self.after_change(group_id)
-            self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
+            self.reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
             return
         if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and not group.is_empty):
             reply(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID))
@@ -184,9 +176,9 @@ class GroupCoordinator:
             self._log.flush()
         self._classic.join(group_id, request, reply)
         self.after_change(group_id)
-        self._delete_unused(group_id)
+        self.delete_unused(group_id)
 
-    def _delete_unused(self, group_id: str) -> None:
+    def delete_unused(self, group_id: str) -> None:
         """Remove a group without offsets that has no record in the log and that no client is about to join."""
         group = self._groups.get(group_id)
         if group is not None and group.is_unwritten:
@@ -207,7 +199,7 @@ class GroupCoordinator:
         if consumer_group is not None:
             result = self._consumers.sync(consumer_group, request)
             self.after_change(group_id)
-            self._reply_when_durable(reply, result, SyncResult)
+            self.reply_when_durable(reply, result, SyncResult)
             return
         self._classic.sync(group_id, request, reply)
         self.after_change(group_id)
@@ -235,7 +227,7 @@ class GroupCoordinator:
         if consumer_group is not None:
             result = self._consumers.leave(consumer_group, members)
             self.after_change(group_id)
-            self._reply_when_durable(reply, result, LeaveResult)
+            self.reply_when_durable(reply, result, LeaveResult)
             return
         self._classic.leave(group_id, members, reply)
         self.after_change(group_id)
@@ -267,22 +259,22 @@ class GroupCoordinator:
 
         If they do not become durable, or if the group is being deleted, reply with `failed` of the error code.
         """
-        if group_id in self._deleting:
+        if group_id in self.deletion.running:
             reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         is_new = group_id not in self._groups
         result = work()
         self.after_change(group_id)
         if is_new:
-            self._delete_unused(group_id)
-        self._reply_when_durable(reply, result, failed)
+            self.delete_unused(group_id)
+        self.reply_when_durable(reply, result, failed)
 
     def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup | None:
         """Return a group for ConsumerGroupDescribe. None if it does not exist, or has another protocol."""
         group = self._consumers.find(group_id)
         return group.describe_consumers() if group is not None else None
 
-    def _reply_when_durable(
+    def reply_when_durable(
         self, reply: Callable[[R], None], result: R, failed: Callable[[ErrorCode], R]
     ) -> None:
         """Reply with `result` when all earlier records are durable.
@@ -294,62 +286,6 @@ class GroupCoordinator:
             reply(failed(ErrorCode(write_error(code))) if code else result)
 
         self._log.write(Write([], on_done))
-
-    # -- share groups (KIP-932) ----------------------------------------------------------------------------------
-
-    def share_heartbeat(self, group_id: str, request: ShareHeartbeat, reply: ShareHeartbeatReply) -> None:
-        """Handle a ShareGroupHeartbeat: a member joins, renews its session or leaves.
-
-        Reply when the change is durable.
-        """
-        self.handle_heartbeat(
-            group_id,
-            lambda: self.shares.heartbeat(group_id, request),
-            reply,
-            lambda code: ShareHeartbeatResult(error_code=code),
-        )
-
-    def change_share_offsets(
-        self,
-        group_id: str,
-        request: AlterShareOffsets | DeleteShareOffsets,
-        reply: Callable[[ChangedShareOffsets], None],
-    ) -> None:
-        """Set or delete start offsets of share partitions (AlterShareGroupOffsets, DeleteShareGroupOffsets)."""
-
-        def failed(code: ErrorCode) -> ChangedShareOffsets:
-            return ChangedShareOffsets(error_code=code)
-
-        def on_done(result: ChangedShareOffsets) -> None:
-            self._reply_when_durable(reply, result, failed)
-
-        if group_id in self._deleting:
-            reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        elif isinstance(request, AlterShareOffsets):
-            self.shares.alter_offsets(group_id, request, on_done)
-            self._delete_unused(group_id)
-        else:
-            self.shares.delete_offsets(group_id, request, on_done)
-
-    def restore_share_state(self, key: SharePartitionKey, on_code: OnCode) -> None:
-        """Handle the request of a log's owner to create the lost state of a share partition again."""
-        if key.group_id in self._deleting:
-            on_code(ErrorCode.INVALID_REQUEST)
-        else:
-            self.shares.states.restore(key, on_code)
-
-    def _finish_share_deletion(self, group_id: str, code: Code) -> None:
-        """Delete a share group after its states were deleted.
-
-        If `code` is an error, they were not, and the group stays.
-        """
-        on_done = self._deleting.pop(group_id, None)
-        if on_done is None:
-            return  # The resignation has answered.
-        if code:
-            on_done(code)
-        else:
-            self._removal.delete(group_id, on_done)
 
     # -- offsets -----------------------------------------------------------------------------------------------
 
@@ -399,26 +335,6 @@ class GroupCoordinator:
         consumer, share, streams = (each.drain_rebalances() for each in self._recorded)
         return consumer, share, streams
 
-    def delete_group(self, group_id: str, on_done: OnCode) -> None:
-        """Handle a DeleteGroups for one group: delete it with all its offsets. `on_done` gets the error code."""
-        self._log.flush()
-        group = self._groups.get(group_id)
-        if group_id in self._deleting:
-            on_done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        elif group is None:
-            on_done(ErrorCode.GROUP_ID_NOT_FOUND)
-        elif not group.is_empty:
-            on_done(ErrorCode.NON_EMPTY_GROUP)  # KIP-229: only a group without members can be deleted.
-        elif isinstance(group, ShareGroup):
-            self._deleting[group_id] = on_done
-            self.shares.states.delete_group(group, partial(self._finish_share_deletion, group_id))
-        elif self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
-            self._deleting[group_id] = on_done
-            self.steps.add(self._removal.delete_in_steps(group_id, lambda: self._deleting.pop(group_id)))
-            self.bring_forward(_STEPS)
-        else:
-            self._removal.delete(group_id, on_done)
-
     def _remove_group(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         self._unwritten.pop(group_id, None)
@@ -446,7 +362,7 @@ class GroupCoordinator:
             if isinstance(group, ConsumerGroup):
                 self._consumers.maybe_downgrade(group)
             self.after_change(name)
-            self._delete_unused(name)
+            self.delete_unused(name)
 
     def after_change(self, group_id: str) -> None:
         """Register the next deadline and the unfinished work of a group, and send its responses."""
@@ -455,8 +371,7 @@ class GroupCoordinator:
             self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
             work = None if isinstance(group, ClassicGroup) else group.computation.pop_unscheduled()
             if work is not None:
-                self.steps.add(self._compute_target(group, work))
-                self.bring_forward(_STEPS)
+                self._start_work(self._compute_target(group, work))
         self._classic.responses.send_soon()
 
     def _compute_target(self, group: Group, work: Work) -> Work:
@@ -466,6 +381,11 @@ class GroupCoordinator:
             if self._groups.get(group.group_id) is not group:
                 return
         self.after_change(group.group_id)
+
+    def _start_work(self, work: Work) -> None:
+        """Run `work` in steps, and the first of them in the next duty cycle."""
+        self.steps.add(work)
+        self.bring_forward(_STEPS)
 
     def bring_forward(self, name: str) -> None:
         """Call `tick` with this name in the next duty cycle."""
@@ -510,10 +430,7 @@ class GroupCoordinator:
         self.steps.replace_all(self._resign_all(groups))
 
     def _resign_all(self, groups: dict[str, Group]) -> Work:
-        deleting = list(self._deleting.values())
-        self._deleting.clear()
-        for on_done in deleting:
-            on_done(ErrorCode.NOT_COORDINATOR)
+        self.deletion.abandon()
         for group_id in list(groups):
             # Each step frees the memory of its groups, because freeing all of it in one step would take long, too.
             group = groups.pop(group_id)

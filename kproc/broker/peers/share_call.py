@@ -112,4 +112,4 @@ def handle_restore(
     coordinator: GroupCoordinator, _group_id: str, key: SharePartitionKey, on_outcome: OnOutcome[int]
 ) -> None:
     """Create a lost state of a share partition again."""
-    coordinator.restore_share_state(key, on_outcome)
+    coordinator.share_requests.restore_state(key, on_outcome)

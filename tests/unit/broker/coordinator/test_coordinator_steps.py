@@ -393,7 +393,7 @@ def test_removal_of_one_group_with_many_offsets_is_divided(start: Start, way: st
     rig, found = with_offsets(start, 3_000)
     codes: list[int] = []
     if way == "delete":
-        found.delete_group("g", codes.append)
+        found.deletion.delete("g", codes.append)
     else:
         rig.clock.advance_ms(70_000)
         runtime(rig)._start_sweep(GROUP_METADATA_TOPIC)
@@ -401,47 +401,6 @@ def test_removal_of_one_group_with_many_offsets_is_divided(start: Start, way: st
     assert bounded(costs_of_cycles(rig, lambda _rig: bool(len(found))))
     assert (len(found), len(found.offsets)) == (0, 0)
     assert codes == ([0] if way == "delete" else [])
-
-
-def test_group_in_deletion_rejects_commits_and_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    for module in ("coordinator", "removal"):
-        monkeypatch.setattr(f"kproc.broker.group.{module}.TOMBSTONES_AT_ONCE", 1)
-    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
-    for topic in ("t", "u"):
-        rig.commit(7, topic=topic)
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    in_progress = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    for _ in range(2):
-        rig.pass_ms(0)
-        rig.coordinator.steps.run()
-        assert rig.commit(8) == [in_progress]
-        assert [each.error_code for each in rig.join()] == [in_progress]
-        again: list[int] = []
-        rig.coordinator.delete_group("g", again.append)
-        assert again == [in_progress]
-    run_steps(rig.coordinator)
-    assert codes == []
-    rig.log.sync()
-    assert codes == [0]
-    assert (rig.offset(), rig.offset("u"), len(rig.coordinator)) == (None, None, 0)
-    rig.make()
-    assert len(rig.coordinator) == 0
-
-
-def test_resigning_coordinator_answers_a_deletion_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    for module in ("coordinator", "removal"):
-        monkeypatch.setattr(f"kproc.broker.group.{module}.TOMBSTONES_AT_ONCE", 1)
-    for topic in ("t", "u"):
-        rig.commit(7, topic=topic)
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    rig.coordinator.resign()
-    run_steps(rig.coordinator)
-    assert codes == [ErrorCode.NOT_COORDINATOR]
-    assert len(rig.deadlines) == 0
 
 
 @pytest.mark.long

@@ -108,7 +108,7 @@ def join(rig: ShareRig, protocol: str, group_id: str) -> None:
         rig.streams_heartbeat("m", 0, group_id, topology=topology, process_id="p", rebalance_timeout_ms=60_000)
     elif protocol == "share":
         heartbeat = ShareHeartbeat(member_id="m", member_epoch=0, topic_names=("t",))
-        rig.coordinator.share_heartbeat(group_id, heartbeat, lambda _result: None)
+        rig.coordinator.share_requests.heartbeat(group_id, heartbeat, lambda _result: None)
     else:
         full = ConsumerHeartbeat(
             member_id="m", member_epoch=0, topic_names=("t",), rebalance_timeout_ms=60_000, owned={}
@@ -147,7 +147,7 @@ def test_empty_group_counts_until_it_is_removed(protocol: str) -> None:
     rig.make()
     # A streams group that was loaded has its topology once, not also the copy that is fitted to the topics.
     assert empty - 1_000 < limit.used_bytes <= empty
-    rig.coordinator.delete_group("g" * 20_000, lambda _code: None)
+    rig.coordinator.deletion.delete("g" * 20_000, lambda _code: None)
     rig.run_all()
     run_steps(rig.coordinator)
     rig.run_all()

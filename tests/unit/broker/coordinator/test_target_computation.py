@@ -140,7 +140,7 @@ def test_deleted_group_stays_deleted(rig: LargeRig) -> None:
     rig.consumer("a")
     rig.consumer("a", epoch=-1)
     codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.deletion.delete("g", codes.append)
     rig.finish()
     rig.log.sync()
     assert (codes, states(rig)) == ([ErrorCode.NONE], {})

@@ -43,35 +43,6 @@ def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:
     assert rig.states()["g"] != "Stable"  # Its session began anew, and has ended.
 
 
-def test_deleted_group_stays_deleted_after_reload(rig: Rig) -> None:
-    rig.commit(7)
-    rig.log.sync()
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    rig.log.sync()
-    rig.coordinator.delete_group("g", codes.append)
-    assert (codes, rig.states()) == ([0, ErrorCode.GROUP_ID_NOT_FOUND], {})
-    rig.make()
-    assert (rig.states(), rig.offset()) == ({}, None)
-
-
-def test_group_deletion_includes_earlier_pending_commits(rig: Rig) -> None:
-    rig.commit(1)
-    rig.log.sync()
-    rig.commit(2, topic="u")
-    rig.coordinator.delete_group("g", lambda code: None)
-    rig.log.sync()
-    rig.make()
-    assert (rig.offset(), rig.offset("u")) == (None, None)
-
-
-def test_a_group_with_members_is_not_deleted(rig: Rig) -> None:
-    rig.settle()
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    assert codes == [ErrorCode.NON_EMPTY_GROUP]
-
-
 def test_resignation_answers_waiting_joins_not_coordinator(rig: Rig) -> None:
     rig.settle()
     waiting = rig.join()

@@ -305,10 +305,10 @@ def test_consumer_group_is_deleted_with_its_offsets_and_records(rig: Rig) -> Non
     consumer(rig, "n", topic_regex=None)
     rig.commit(5, member_id="n", generation=1)
     codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.deletion.delete("g", codes.append)
     assert codes == [ErrorCode.NON_EMPTY_GROUP]
     consumer(rig, "n", -1)
-    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.deletion.delete("g", codes.append)
     rig.log.sync()
     assert codes[1:] == [ErrorCode.NONE]
     rig.make()

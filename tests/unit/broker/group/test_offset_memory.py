@@ -126,7 +126,7 @@ def test_pending_offsets_count_until_their_transaction_ends(rig: Rig) -> None:
         assert limit.used_bytes == before
     commit(rig, producer=Producer(4, 0))
     codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.deletion.delete("g", codes.append)
     run_steps(rig.coordinator)
     rig.log.sync()
     assert codes == [ErrorCode.NONE]

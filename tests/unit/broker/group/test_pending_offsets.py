@@ -126,7 +126,7 @@ def test_a_group_that_is_deleted_takes_pending_offsets_along(rig: Rig, again: An
     rig.commit(5, producer=A)
     rig.commit(5, topic="u", producer=A)
     codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.deletion.delete("g", codes.append)
     rig.log.sync()
     rig.end(A.producer_id, is_commit=True)
     again()

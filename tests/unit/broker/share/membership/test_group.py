@@ -141,7 +141,7 @@ def test_last_member_that_leaves_resets_the_time_of_the_target() -> None:
 def test_group_without_a_target_shows_assignment_epoch_1() -> None:
     rig = ShareRig()
     replies: list[ChangedShareOffsets] = []
-    rig.coordinator.change_share_offsets("g", AlterShareOffsets({"t": {0: 7}}), replies.append)
+    rig.coordinator.share_requests.change_offsets("g", AlterShareOffsets({"t": {0: 7}}), replies.append)
     rig.run_all()
     described = rig.group().describe_share()
     assert (described.group_epoch, described.assignment_epoch, described.state) == (1, 1, "Empty")
@@ -172,7 +172,7 @@ def rig() -> ShareRig:
 def test_offsets_are_deleted_in_every_state_of_a_topic(rig: ShareRig) -> None:
     replies: list[ChangedShareOffsets] = []
     request = DeleteShareOffsets(("initializing", "initialized", "deleting", "missing"))
-    rig.coordinator.change_share_offsets("g", request, replies.append)
+    rig.coordinator.share_requests.change_offsets("g", request, replies.append)
     doomed = set(rig.group().state.topics.deleting.values())
     assert doomed == {"initialized", "deleting", "deleting2"}
     rig.run_all()
@@ -192,7 +192,7 @@ def test_group_is_deleted_with_topics_of_every_state(rig: ShareRig) -> None:
     """A topic that was deleted meanwhile has no state, and does not hinder the deletion."""
     rig.set_topics({name: 2 for name in rig.image.topics_by_name if name != "deleting2"})
     codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.deletion.delete("g", codes.append)
     before = len(rig.log.records)
     rig.run_all()
     assert codes == [0]
@@ -223,9 +223,9 @@ def test_member_joining_while_offsets_are_deleted_gets_states() -> None:
     rig = ShareRig()
     load_topics(rig, ShareTopics({}, {T: NamedPartitions("t", frozenset({0, 1}))}, {}))
     replies: list[ChangedShareOffsets] = []
-    rig.coordinator.change_share_offsets("g", DeleteShareOffsets(("t",)), replies.append)
+    rig.coordinator.share_requests.change_offsets("g", DeleteShareOffsets(("t",)), replies.append)
     joined = ShareHeartbeat(member_id="a", member_epoch=0, topic_names=("t",))
-    rig.coordinator.share_heartbeat("g", joined, lambda _result: None)
+    rig.coordinator.share_requests.heartbeat("g", joined, lambda _result: None)
     rig.run_all()
     assert replies[0].codes == {"t": {-1: 0}}
     for _ in range(2):

@@ -155,7 +155,7 @@ def test_expired_member_joins_again_with_a_higher_epoch() -> None:
 
 def test_answer_after_the_resignation_is_ignored() -> None:
     rig = ShareRig()
-    rig.coordinator.share_heartbeat(
+    rig.coordinator.share_requests.heartbeat(
         "g", ShareHeartbeat(member_id="a", member_epoch=0, topic_names=("t",)), lambda _result: None
     )
     rig.log.sync()
@@ -221,48 +221,6 @@ def test_failed_deletion_of_offsets_can_be_repeated() -> None:
 
 
 # -- deletion ----------------------------------------------------------------------------------------------------
-
-
-def test_delete_group_deletes_the_states_first() -> None:
-    rig = ShareRig()
-    rig.add_member("a")
-    assert rig.delete_group() == ErrorCode.NON_EMPTY_GROUP
-    rig.heartbeat("a", -1)
-    rig.states.error = ErrorCode.NOT_COORDINATOR
-    assert rig.delete_group() == ErrorCode.NOT_COORDINATOR
-    assert rig.group().is_empty
-    rig.states.error = 0
-    assert rig.delete_group() == 0
-    assert not rig.states.states
-    rig.make()
-    assert len(rig.coordinator) == 0
-
-
-def test_member_cannot_join_while_the_group_is_deleted() -> None:
-    rig = ShareRig()
-    rig.add_member("a")
-    rig.heartbeat("a", -1)
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    results: list[Any] = []
-    request = ShareHeartbeat(member_id="b", member_epoch=0, topic_names=("t",))
-    rig.coordinator.share_heartbeat("g", request, results.append)
-    assert results[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    rig.run_all()
-    assert codes == [0]
-
-
-def test_resignation_answers_a_deletion_once() -> None:
-    rig = ShareRig()
-    rig.add_member("a")
-    rig.heartbeat("a", -1)
-    codes: list[int] = []
-    rig.coordinator.delete_group("g", codes.append)
-    rig.log.sync()
-    rig.coordinator.resign()
-    run_steps(rig.coordinator)
-    rig.run_all()
-    assert codes == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_sweep_keeps_an_empty_group() -> None:

@@ -52,7 +52,7 @@ def test_initialization_goes_on_after_a_crash() -> None:
 def restore(rig: ShareRig, partition: int = 0) -> int:
     codes: list[int] = []
     try:
-        rig.coordinator.restore_share_state(SharePartitionKey("g", T, partition), codes.append)
+        rig.coordinator.share_requests.restore_state(SharePartitionKey("g", T, partition), codes.append)
     except KafkaError as error:
         return error.code
     rig.run_all()
@@ -121,7 +121,7 @@ def test_deletion_stops_the_initialization_of_many_states(monkeypatch: pytest.Mo
     rig = ShareRig({"t": 5})
     request = AlterShareOffsets({"t": dict.fromkeys(range(5), 7)})
     results: list[ChangedShareOffsets] = []
-    rig.coordinator.change_share_offsets("g", request, results.append)
+    rig.coordinator.share_requests.change_offsets("g", request, results.append)
     rig.log.sync()
     assert rig.delete_group() == 0
     assert not rig.states.states
@@ -159,7 +159,7 @@ def test_concurrent_changes_of_many_offsets_succeed() -> None:
     results: list[ChangedShareOffsets] = []
     for offset in (7, 8):
         request = AlterShareOffsets({"t": dict.fromkeys(range(30), offset)})
-        rig.coordinator.change_share_offsets("g", request, results.append)
+        rig.coordinator.share_requests.change_offsets("g", request, results.append)
     rig.run_all()
     assert [set(each.codes["t"].values()) for each in results] == [{0}, {0}]
     assert {each.start_offset for each in rig.states.states.values()} == {8}
