@@ -40,7 +40,6 @@ from kproc.broker.group.consumer.group_records import (
 )
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
-    LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
@@ -448,6 +447,3 @@ class ConsumerGroup:
     def _append(self, records: Sequence[ConsumerRecord]) -> None:
         if records:
             self._environment.append(self, records)
-
-
-__all__ = ["GROUP_TYPE", "LEAVE_EPOCH", "ConsumerGroup"]
