@@ -23,8 +23,8 @@ from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.group import classic_groups
 from kproc.broker.group.classic_groups import ClassicGroups
+from kproc.broker.group.consumer import group as consumer_group
 from kproc.broker.group.consumer import reconciliation
-from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.records import MemberState
 from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.coordinator import GroupCoordinator
@@ -321,7 +321,7 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (MarkerDelivery, "_on_result", _nothing),
     ],
     "revocation-not-awaited": [(reconciliation, "_owns_any", lambda *_: False)],
-    "assignment-without-the-newcomer": [(ConsumerGroup, "_has_changed", lambda *_: False)],
+    "assignment-without-the-newcomer": [(consumer_group, "is_new_epoch_needed", lambda *_: False)],
     "streams-revocation-not-awaited": [(streams_reconciliation, "_can_own", lambda *_: False)],
     "streams-epochs-not-written": [(StreamsGroups, "_append_to_group", _appended_with_first_epochs)],
     "member-state-not-written": [(ConsumerGroups, "_append_to_group", _appended_without_member_states)],
