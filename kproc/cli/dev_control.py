@@ -150,14 +150,7 @@ def run_with_control(
     gc.enable()
     settings = _settings(given, flags)
     parent = settings.pop(_PARENT, None)
-    broker = DevBroker(
-        settings,
-        log_format=given.log_format,
-        tls=given.tls,
-        users=tuple(dict.fromkeys(given.users or ())),
-        start_timeout_ms=_START_TIMEOUT_MS,
-        stop_timeout_ms=_STOP_TIMEOUT_MS,
-    )
+    broker = _make_broker(given, settings)
     control = _make_control(broker, given.control)
     signals = _EndSignals(parent)
     try:
@@ -186,6 +179,17 @@ def _settings(given: argparse.Namespace, flags: list[Flag]) -> dict[str, Any]:
     settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
     settings |= parse_assignments(given.settings or ())
     return settings | {flag.name: flag.value for flag in flags}
+
+
+def _make_broker(given: argparse.Namespace, settings: Mapping[str, object]) -> DevBroker:
+    return DevBroker(
+        settings,
+        log_format=given.log_format,
+        tls=given.tls,
+        users=tuple(dict.fromkeys(given.users or ())),
+        start_timeout_ms=_START_TIMEOUT_MS,
+        stop_timeout_ms=_STOP_TIMEOUT_MS,
+    )
 
 
 def _create_topics(broker: DevBroker, topics: Mapping[str, int], default_count: int) -> dict[str, int]:

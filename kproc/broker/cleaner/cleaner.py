@@ -89,30 +89,39 @@ class Cleaner(LinkedRole):
         # (version of the metadata that the caller knows, callback for the reply after the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
         self._served = self._make_calls()
-        self._strays = StrayDirectories(
-            fs,
+        self._strays = self._make_strays()
+        self._deleted = self._make_deleted()
+        self._reported = make_report({})
+        self._compactor = self._make_compactor()
+
+    def _make_strays(self) -> StrayDirectories:
+        return StrayDirectories(
+            self._fs,
             self._directory,
-            delay_ms=config.log_segment_delete_delay_ms,
-            interval_ms=config.log_retention_check_interval_ms,
+            delay_ms=self._config.log_segment_delete_delay_ms,
+            interval_ms=self._config.log_retention_check_interval_ms,
             when_let_go=self._when_let_go,
         )
-        self._deleted = DeletedDirectories(
-            fs,
+
+    def _make_deleted(self) -> DeletedDirectories:
+        return DeletedDirectories(
+            self._fs,
             self._directory,
-            delay_ms=config.log_segment_delete_delay_ms,
-            clock=clock,
+            delay_ms=self._config.log_segment_delete_delay_ms,
+            clock=self._clock,
             image=lambda: self._image,
             when_let_go=self._when_let_go,
         )
-        self._reported = make_report({})
-        self._compactor = Compactor(
-            config=config,
-            clock=clock,
-            fs=fs,
-            table=table,
+
+    def _make_compactor(self) -> Compactor:
+        return Compactor(
+            config=self._config,
+            clock=self._clock,
+            fs=self._fs,
+            table=self._table,
             image=lambda: self._image,
             ask=self.send_to_handler,
-            metrics=metrics,
+            metrics=self._metrics,
         )
 
     def _make_calls(self) -> CallHandlers:

@@ -11,7 +11,6 @@ work. So a duty cycle without work costs the same with any number of topics.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.coordinator import steps
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog, Guard
+from kproc.broker.coordinator.load_times import OpeningBudget, RecentLoads
 from kproc.broker.coordinator.rules import Code, Coordinator, DueOf, KnownTopics, Marker, OnCode
 from kproc.broker.coordinator.shard import OnWake, Shard, ShardState
 from kproc.broker.coordinator.step_scheduler import StepScheduler
 from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
 from kproc.broker.request.context import PartitionKey, PartitionMoving
-from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.containment import Containment
 from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
@@ -42,13 +42,6 @@ logger = logging.getLogger(__name__)
 # offline.
 _TRY_AGAIN_MS: Final = 50
 _OFFLINE_MS: Final = 5_000
-# The metrics show the loads of coordinators in the last 30 s, as in Kafka, and at most 1,000 of them.
-_LOADS_KEPT_NS: Final = 30 * NS_PER_S
-_LOADS_MAX: Final = 1_000
-# Requests open no further logs if opening logs took 20 ms in the last 200 ms. The first use of a partition creates its
-# files, so the first heartbeats of 50 groups would otherwise delay all other requests by 0.2 s.
-_OPENING_NS: Final = 20 * NS_PER_MS
-_OPENING_WINDOW_NS: Final = 200 * NS_PER_MS
 # Limit of the timers that run in one duty cycle. The sessions of 100,000 groups can end together, and each end appends
 # a record.
 _TIMERS_PER_CYCLE: Final = 48
@@ -95,8 +88,8 @@ class CoordinatorRuntime:
         self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
-        # `_opening_ns`: the time that opening logs has taken since `_opening_since_ns`.
-        self._opening_since_ns = self._opening_ns = 0
+        self._opening_budget = OpeningBudget()
+        self._loads = RecentLoads(self.by_topic)
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.
         self._unfinished = (
@@ -106,10 +99,6 @@ class CoordinatorRuntime:
             self._surveys,
             self._epochs.unsent,
         )
-        # By topic: the end and the duration of each recent load of a coordinator, in ns.
-        self._loads: dict[str, deque[tuple[int, int]]] = {
-            kind.topic: deque(maxlen=_LOADS_MAX) for kind in kinds
-        }
         self.due_ms = 0  # Milliseconds until `work` has something to do again.
 
     # -- requests ----------------------------------------------------------------------------------------------
@@ -180,8 +169,7 @@ class CoordinatorRuntime:
 
     def recent_loads(self, name: str) -> list[int]:
         """Return the durations in ns of the loads of a topic's coordinators that ended in the last 30 s."""
-        since_ns = self._clock.now_ns() - _LOADS_KEPT_NS
-        return [took_ns for ended_ns, took_ns in self._loads[name] if ended_ns > since_ns]
+        return self._loads.durations(name, self._clock.now_ns())
 
     def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
         """Load the coordinators of those partitions of a topic that this Handler owns and that have records.
@@ -238,15 +226,13 @@ class CoordinatorRuntime:
     def _open_in_time(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
         """Open a shard now, or in a later duty cycle if requests have opened logs for 20 ms within the last 200 ms."""
         now_ns = self._clock.now_ns()
-        if now_ns - self._opening_since_ns > _OPENING_WINDOW_NS:
-            self._opening_since_ns, self._opening_ns = now_ns, 0
-        elif self._opening_ns >= _OPENING_NS:
+        if self._opening_budget.is_spent(now_ns):
             self._try_at(key, 0)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         try:
             return self._open(key, partition)
         finally:
-            self._opening_ns += self._clock.now_ns() - now_ns
+            self._opening_budget.spend(self._clock.now_ns() - now_ns)
 
     def _open(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
         """Open the log and create the coordinator. Return its shard, which is loading or already ready."""
@@ -287,7 +273,7 @@ class CoordinatorRuntime:
             self._try_at(shard.key, _TRY_AGAIN_MS)
         elif log.is_loaded or log.is_damaged:
             now_ns = self._clock.now_ns()
-            self._loads[shard.key[0]].append((now_ns, now_ns - log.began_ns))
+            self._loads.add(shard.key[0], now_ns, now_ns - log.began_ns)
             shard.state = ShardState.FAILED if log.is_damaged else ShardState.READY
             shard.is_settled = bool(shard.waiting)
             self._update(shard)
@@ -304,7 +290,7 @@ class CoordinatorRuntime:
         """Open a shard whose `try_at_ms` is reached."""
         key = shard.key
         shard.try_at_ms = NEVER
-        self._opening_ns = 0  # One shard is opened in each duty cycle, whatever requests have opened before.
+        self._opening_budget.reset()  # One shard is opened in each duty cycle, whatever requests have opened before.
         try:
             self._shard(key)
         except KafkaError as error:

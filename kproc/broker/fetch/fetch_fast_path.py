@@ -117,6 +117,10 @@ class FetchFastPath:
         self._wait_ns = (
             decoded.max_wait_ms * NS_PER_MS if decoded.max_wait_ms > 0 and decoded.min_bytes > 0 else 0
         )
+        self._learn_record(record, offset_at)
+
+    def _learn_record(self, record: memoryview, offset_at: int) -> None:
+        """Store the bytes of a ring record that a repetition must equal, and the layout of such a record."""
         self._record_bytes = len(record)
         frame_start = bytes(record[HEAD_BYTES : HEAD_BYTES + _START_BYTES])
         start = self._requests.listener_and_flags + frame_start
@@ -124,8 +128,7 @@ class FetchFastPath:
             bytes(record[RECORD_START_BYTES:offset_at]),
             bytes(record[offset_at + _OFFSET_BYTES :]),
         )
-        # The bytes of a ring record that must equal the learned ones: all but connection id, sequence, correlation id
-        # and fetch offset.
+        # All bytes must be equal but connection id, sequence, correlation id and fetch offset.
         self._expected = start, before, after
         self._unpack = Struct(f"={RECORD_START}{len(before)}s{_OFFSET_BYTES}s{len(after)}s").unpack
 

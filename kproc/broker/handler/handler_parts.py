@@ -103,14 +103,7 @@ class HandlerParts:
         self.services.owner.shares = SharePartitions(
             self.services, consumer_cluster(self.services).group_configs
         )
-        self.requests = ClientRequests(
-            self.services,
-            due,
-            produce=self.produce,
-            queue=self.append_queue,
-            coordinators=self.coordinators,
-            on_watched=on_watched,
-        )
+        self.requests = self._make_requests(due, on_watched)
         self.changes = self._make_changes(clients)
         self.metrics = self._make_metrics(metrics.values, clients)
         self.offline = OfflineNews(index, peers.ask_controller)
@@ -177,6 +170,16 @@ class HandlerParts:
             handler_index=index,
             containment=services.containment,
             ask_controller=services.peers.ask_controller,
+        )
+
+    def _make_requests(self, due: DueTime, on_watched: Callable[[], None]) -> ClientRequests:
+        return ClientRequests(
+            self.services,
+            due,
+            produce=self.produce,
+            queue=self.append_queue,
+            coordinators=self.coordinators,
+            on_watched=on_watched,
         )
 
     def _make_changes(self, clients: dict[AgentId, ProcessorPeer]) -> ImageChanges:

@@ -74,18 +74,11 @@ class Supervisor:
         ready.raise_nofile_limit()
         preload.load(config)
         checked = tls_check.check_before_start(config)
-        self._directory = DataDirectory(config)
-        try:
-            self._sockets = kept.sockets if kept is not None else ListeningSockets(config)
-        except BaseException:
-            self._directory.close()
-            raise
         self._config = config
-        self._signals = kept.signals if kept is not None else signals.SignalPipe()
-        self._restores = kept.restores if kept is not None else 0
+        self._directory = DataDirectory(config)
+        resources = kept if kept is not None else self._first_resources()
+        self._sockets, self._signals, self._restores = resources
         self._is_restoring = False
-        if kept is None:
-            remove_snapshots(self._directory.path)
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         self._window = StatusWindow(self._describe)
         self._epoll = self._watch_descriptors()
@@ -107,6 +100,19 @@ class Supervisor:
         self._must_stop = self._is_reloading = False
         self._failure: str | None = None
         self._status = 0  # The exit status of the process.
+
+    def _first_resources(self) -> KeptResources:
+        """Acquire what a run keeps for the next one, and remove snapshots that an earlier process has left.
+
+        If a listener's address cannot be used, close the data directory and raise.
+        """
+        try:
+            sockets = ListeningSockets(self._config)
+        except BaseException:
+            self._directory.close()
+            raise
+        remove_snapshots(self._directory.path)
+        return KeptResources(sockets, signals.SignalPipe(), restores=0)
 
     def _watch_descriptors(self) -> select.epoll:
         epoll = select.epoll()
