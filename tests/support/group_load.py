@@ -162,15 +162,34 @@ class GroupLoad:
         else:
             settings["group.protocol"] = self._protocol
         consumer = Consumer(settings)
+        lowest: dict[int, int] = {}  # Partition -> the lowest offset that may come next.
         try:
-            consumer.subscribe([self._topic])
+            consumer.subscribe([self._topic], on_assign=lambda _, parts: self._note_assigned(lowest, parts))
             while not self._stop.is_set():
-                messages = [each for each in consumer.consume(50, timeout=0.1) if each.error() is None]
+                messages = self._poll_some(consumer, lowest)
                 self._shares[number] = len(consumer.assignment())
                 if messages:
                     self._process(consumer, messages)
         finally:
             consumer.close()
+
+    def _note_assigned(self, lowest: dict[int, int], parts: list[TopicPartition]) -> None:
+        with self._lock:
+            for part in parts:
+                lowest[part.partition] = self._committed.get(part.partition, 0)
+
+    def _poll_some(self, consumer: Consumer, lowest: dict[int, int]) -> list[Any]:
+        """Return up to 50 records. None comes twice in one assignment, nor if it was committed before that began."""
+        messages: list[Any] = []
+        while len(messages) < 50 and (message := consumer.poll(0 if messages else 0.1)) is not None:
+            if message.error() is not None:
+                continue
+            partition, offset = message.partition(), message.offset()
+            if offset < lowest.get(partition, 0):
+                self.violations.append(f"partition {partition}: offset {offset} again, {lowest[partition]} was due")
+            lowest[partition] = offset + 1
+            messages.append(message)
+        return messages
 
     def _process(self, consumer: Consumer, messages: list[Any]) -> None:
         done: dict[int, int] = {}

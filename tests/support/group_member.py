@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from typing import Any
 # by then, no other takes the answer to SyncGroup: it never hears of its share, nor sends heartbeats. With Kafka, too.
 KAFKA_PYTHON_POLL_MS = 30_000
 HEARTBEAT_MS = 300
+_POLL_RECORDS_MAX = 200
 
 _is_over = False
 
@@ -31,8 +33,9 @@ def end(*_: object) -> None:
 
 
 def tell(name: str, **fields: Any) -> None:
-    """One event."""
-    print(json.dumps({"name": name, **fields}), flush=True)
+    """One event, with its time in milliseconds of the host's clock, as VerifiableConsumer has it."""
+    event = {"name": name, "timestamp": time.time_ns() // 1_000_000, **fields}
+    print(json.dumps(event), flush=True)
 
 
 Partition = tuple[str, int]
@@ -108,30 +111,43 @@ def run_confluent(options: argparse.Namespace) -> None:
     if options.commit == "async":
         settings["on_commit"] = on_commit
     consumer = Consumer(settings)
+    polled: list[tuple[str, int, int]] = []  # Topic, partition and offset of records that are not processed yet.
 
-    def on_assign(_consumer: Any, parts: list[Any]) -> None:
-        tell_partitions("partitions_assigned", ((part.topic, part.partition) for part in parts))
-
-    def on_revoke(_consumer: Any, parts: list[Any]) -> None:
-        tell_partitions("partitions_revoked", ((part.topic, part.partition) for part in parts))
-
-    consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
-    tell("startup_complete")
-    while not _is_over:
-        messages = [each for each in consumer.consume(200, timeout=0.1) if each.error() is None]
-        if not messages:
-            continue
-        wanted = tell_records((each.topic(), each.partition(), each.offset()) for each in messages)
+    def process() -> None:
+        wanted = tell_records(polled)
+        polled.clear()
         offsets = [TopicPartition(*part, offset) for part, offset in wanted.items()]
         if options.commit == "async":
             consumer.commit(offsets=offsets, asynchronous=True)
-            continue
+            return
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             tell_committed(wanted, error)
         else:
             tell_committed(wanted)
+
+    def on_assign(_consumer: Any, parts: list[Any]) -> None:
+        tell_partitions("partitions_assigned", ((part.topic, part.partition) for part in parts))
+
+    def on_revoke(_consumer: Any, parts: list[Any]) -> None:
+        # Records of the assignment that ends are told before its end, so that nobody takes them for the next one's.
+        if polled:
+            process()
+        tell_partitions("partitions_revoked", ((part.topic, part.partition) for part in parts))
+
+    consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+    tell("startup_complete")
+    while not _is_over:
+        while len(polled) < _POLL_RECORDS_MAX:
+            # A callback can process the records that were polled so far.
+            message = consumer.poll(0 if polled else 0.1)
+            if message is None:
+                break
+            if message.error() is None:
+                polled.append((message.topic(), message.partition(), message.offset()))
+        if polled:
+            process()
     consumer.close()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.records import GroupSnapshot, decode_record
@@ -111,6 +112,44 @@ class MemberProcess:
                         partition = each["partition"]
                         highest[partition] = max(highest.get(partition, 0), each["offset"])
         return highest
+
+    def commit_times(self) -> list[tuple[int, int, int]]:
+        """(milliseconds, partition, offset) of each commit that succeeded."""
+        return [
+            (event["timestamp"], each["partition"], each["offset"])
+            for event in list(self.events)
+            if event["name"] == "offsets_committed" and event["success"]
+            for each in event["offsets"]
+            if each["topic"] == self._topic
+        ]
+
+    def repetitions(self, commits: list[tuple[int, int, int]]) -> list[str]:
+        """Return the records that this member must not have got, given the commits of all members.
+
+        A commit that succeeded before a partition was assigned moves the member behind it. In one assignment of a
+        partition no offset comes twice.
+        """
+        found, lowest = [], dict[int, int]()
+        for event in list(self.events):
+            parts = [each for each in event.get("partitions", ()) if each["topic"] == self._topic]
+            indexes = {each["partition"] for each in parts}
+            if event["name"] == "partitions_assigned":
+                for index in indexes:
+                    earlier = (at for when, part, at in commits if part == index and when < event["timestamp"])
+                    lowest[index] = max(earlier, default=0)
+            elif event["name"] == "partitions_revoked":
+                for index in indexes:
+                    lowest.pop(index, None)
+            elif event["name"] == "records_consumed":
+                for each in parts:
+                    # Records that the member processes when its partition is gone belong to no assignment.
+                    at_least = lowest.get(each["partition"])
+                    if at_least is None:
+                        continue
+                    if each["minOffset"] < at_least:
+                        found.append(f"{self.make}: {at_least} was due, came {each}")
+                    lowest[each["partition"]] = each["maxOffset"] + 1
+        return found
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -366,6 +405,22 @@ class GroupScene:
 
         wait_until(delivered, seconds=seconds, what="every record is delivered")
         self.check_committed()
+        if self.protocol == "consumer":
+            self.check_repetitions()
+
+    def check_repetitions(self) -> None:
+        """No record came twice, unless its first reader had not committed it when the second one got its partition."""
+        everybody = [*self.members, *self._past]
+        commits = [commit for member in everybody for commit in member.commit_times()]
+        found = [repetition for member in everybody for repetition in member.repetitions(commits)]
+        assert commits
+        assert not found, found[:5]
+
+    def grow(self, partitions: int) -> None:
+        """Add partitions to the topic."""
+        parts = [NewPartitions(self.topic, partitions)]
+        AdminClient({"bootstrap.servers": self.bootstrap}).create_partitions(parts)[self.topic].result(PATIENCE_SECONDS)
+        self.partitions = partitions
 
     def _produce(self) -> None:
         def on_delivery(error: Any, message: Any) -> None:
@@ -376,9 +431,14 @@ class GroupScene:
         number = 0
         # Members commit what each poll brings: more records would only be more commits.
         while not self._stop.wait(0.1):
-            producer.produce(
-                self.topic, value=b"%d" % number, partition=number % self.partitions, on_delivery=on_delivery
-            )
+            try:
+                producer.produce(
+                    self.topic, value=b"%d" % number, partition=number % self.partitions, on_delivery=on_delivery
+                )
+            except KafkaException:
+                # The producer does not know yet that the topic has grown.
+                producer.list_topics(self.topic, timeout=PATIENCE_SECONDS)
+                continue
             number += 1
             producer.poll(0)
         producer.flush(PATIENCE_SECONDS)

@@ -25,7 +25,10 @@ PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 GET_OFFSET_SHELL = "org.apache.kafka.tools.GetOffsetShell"
 BROKER_API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
-CONFIG_COMMAND = "kafka.admin.ConfigCommand"
+# Kafka 4.4 moved it to the other tools.
+CONFIG_COMMAND = (
+    "kafka.admin.ConfigCommand" if KAFKA_VERSION.startswith("4.3.") else "org.apache.kafka.tools.ConfigCommand"
+)
 
 # A JVM that starts beside others on two cores; a tool that hangs ends here.
 TOOL_SECONDS_MAX = 360.0

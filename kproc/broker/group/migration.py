@@ -66,7 +66,8 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
     """Return the records of a consumer group with the members of a classic one and their partitions.
 
     Raises GROUP_ID_NOT_FOUND if a member does not speak the consumer protocol inside the classic one, or if its
-    assignment has data of a custom assignor. These would be lost, and an application such as Kafka Streams needs them.
+    assignment has user data of its assignor. These would be lost, and an application such as Kafka Streams needs them.
+    As in Kafka, this includes groups whose leader uses librdkafka's cooperative-sticky, although nobody reads its data.
     """
     # The generation becomes the epoch of the group and of its members, because classic members continue to send it in
     # their Heartbeats and OffsetCommits until they join again.
@@ -112,7 +113,8 @@ def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata,
     if assignment.user_data:
         raise _not_upgraded(
             group.group_id,
-            "its assignor adds user data to the assignments; let all members use an assignor of Kafka first",
+            "its assignor adds user data to the assignments, as librdkafka's cooperative-sticky does; let all members"
+            " use the assignor range first",
         )
     return subscription.metadata_of(member), assignment.partitions
 
