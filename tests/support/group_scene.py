@@ -51,6 +51,37 @@ CONSUMER_PROTOCOL_SETTINGS = {
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
+def find_repetitions(
+    events: list[dict[str, Any]], topic: str, commits: list[tuple[int, int, int]]
+) -> list[str]:
+    """Return the records that a member with these events must not have got.
+
+    commits: (milliseconds, partition, offset) of the successful commits of all members. One that succeeded before a
+    partition was assigned moves the member behind it. In one assignment of a partition no offset comes twice.
+    """
+    found, lowest = [], dict[int, int]()
+    for event in events:
+        parts = [each for each in event.get("partitions", ()) if each["topic"] == topic]
+        indexes = {each["partition"] for each in parts}
+        if event["name"] == "partitions_assigned":
+            for index in indexes:
+                earlier = (at for when, part, at in commits if part == index and when < event["timestamp"])
+                lowest[index] = max(earlier, default=0)
+        elif event["name"] == "partitions_revoked":
+            for index in indexes:
+                lowest.pop(index, None)
+        elif event["name"] == "records_consumed":
+            for each in parts:
+                # Records that the member processes when its partition is gone belong to no assignment.
+                due = lowest.get(each["partition"])
+                if due is None:
+                    continue
+                if each["minOffset"] < due:
+                    found.append(f"partition {each['partition']}: {due} was due, came {each['minOffset']}")
+                lowest[each["partition"]] = each["maxOffset"] + 1
+    return found
+
+
 class MemberProcess:
     """One consumer and what it has said."""
 
@@ -122,34 +153,6 @@ class MemberProcess:
             for each in event["offsets"]
             if each["topic"] == self._topic
         ]
-
-    def repetitions(self, commits: list[tuple[int, int, int]]) -> list[str]:
-        """Return the records that this member must not have got, given the commits of all members.
-
-        A commit that succeeded before a partition was assigned moves the member behind it. In one assignment of a
-        partition no offset comes twice.
-        """
-        found, lowest = [], dict[int, int]()
-        for event in list(self.events):
-            parts = [each for each in event.get("partitions", ()) if each["topic"] == self._topic]
-            indexes = {each["partition"] for each in parts}
-            if event["name"] == "partitions_assigned":
-                for index in indexes:
-                    earlier = (at for when, part, at in commits if part == index and when < event["timestamp"])
-                    lowest[index] = max(earlier, default=0)
-            elif event["name"] == "partitions_revoked":
-                for index in indexes:
-                    lowest.pop(index, None)
-            elif event["name"] == "records_consumed":
-                for each in parts:
-                    # Records that the member processes when its partition is gone belong to no assignment.
-                    at_least = lowest.get(each["partition"])
-                    if at_least is None:
-                        continue
-                    if each["minOffset"] < at_least:
-                        found.append(f"{self.make}: {at_least} was due, came {each}")
-                    lowest[each["partition"]] = each["maxOffset"] + 1
-        return found
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -412,9 +415,10 @@ class GroupScene:
         """No record came twice, unless its first reader had not committed it when the second one got its partition."""
         everybody = [*self.members, *self._past]
         commits = [commit for member in everybody for commit in member.commit_times()]
-        found = [repetition for member in everybody for repetition in member.repetitions(commits)]
         assert commits
-        assert not found, found[:5]
+        for member in everybody:
+            found = find_repetitions(list(member.events), self.topic, commits)
+            assert not found, (member.make, found[:5])
 
     def grow(self, partitions: int) -> None:
         """Add partitions to the topic."""
