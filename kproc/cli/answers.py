@@ -102,6 +102,19 @@ class _Logs(TypedDict, total=False):
     offline: _Offline
 
 
+class _ShareRecords(TypedDict, total=False):
+    topic: str
+    partition: int
+    in_flight: int
+    acquired: int
+    # Pairs of a delivery count and the number of records that have it.
+    deliveries: list[tuple[int, int]]
+
+
+class _ShareRecordsFields(TypedDict, total=False):
+    partitions: list[_ShareRecords]
+
+
 class _RuleFields(TypedDict, total=False):
     action: str
     apis: list[str]
@@ -273,6 +286,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "rebalance": converter(_Moves),
     "remove-fault": converter(_FaultRows),
     "scale": converter(_ScaleFields),
+    "share-records": converter(_ShareRecordsFields),
     "status": converter(_StatusFields),
     "topics": converter(_TopicsFields),
 }

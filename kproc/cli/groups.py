@@ -32,8 +32,10 @@ from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.rights import groups_without_right
 from kproc.cli.share_group import SHARE, describe_share_group, print_share_group, start_offsets
+from kproc.cli.share_records import dead_letters, records_in_flight
 from kproc.cli.streams_group import STREAMS, print_missing_topics, print_streams_members
 from kproc.cli.tables import print_table
+from kproc.cli.topic_usage import Gaps
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved, lacks_coordinators
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST
@@ -68,7 +70,9 @@ def describe(
     reads, and those that it shall read. A line below says for whom a member waits.
 
     A share group has start offsets: all records before START are delivered. LAG counts those behind it whose delivery
-    is not complete.
+    is not complete. IN FLIGHT of them were delivered, and ACQUIRED are with a member now. DELIVERIES has their numbers
+    by delivery count: with 1:20 3:2, 20 records were delivered once and 2 three times. Only a kproc broker on this host
+    counts them. Dead letters are the records of the group's dead letter topic.
 
     A streams group has a row for each member with the numbers of its tasks. ACTIVE tasks process records, STANDBY and
     WARMUP tasks keep copies of their states. TARGET counts the tasks that the member shall have.
@@ -77,11 +81,19 @@ def describe(
         errors: dict[Partition, str] = {}
         rows, refusals = described_groups(client, bootstrap, groups)
         shares = [name for name, row in rows.items() if row["type"] == SHARE]
+        gaps = Gaps()
         offsets = start_offsets(client, shares) if shares else {}
+        counts = records_in_flight(client, bootstrap, offsets, gaps) if shares else {}
+        letters = dead_letters(client, shares, gaps) if shares else {}
         others = {name: row for name, row in rows.items() if name not in offsets}
         consumers = describe_groups(client, others, errors) if others else []
         by_name = {row["group"]: row for row in consumers}
-        by_name |= {name: describe_share_group(rows[name], offsets[name]) for name in shares}
+        by_name |= {
+            name: describe_share_group(
+                rows[name], offsets[name], counts.get(name, {}), letters.get(name, (None, None))
+            )
+            for name in shares
+        }
         described = [by_name[name] for name in rows]
     line_of = explain_unserved(bootstrap, errors)
     for group in described:
@@ -91,6 +103,7 @@ def describe(
         print_json(described)
     else:
         _print_groups(described)
+    gaps.report()
     if refusals:
         raise Failure("; ".join(refusals))
 

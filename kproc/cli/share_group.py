@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.cli.common import Failure
 from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
+from kproc.cli.share_records import UNCOUNTED
 from kproc.cli.tables import print_table
 from kproc.cli.unserved import Partition
 
@@ -55,9 +56,15 @@ def _none_if_unknown(number: int) -> int | None:
 
 
 def describe_share_group(
-    description: Mapping[str, Any], offsets: Mapping[Partition, Mapping[str, Any]]
+    description: Mapping[str, Any],
+    offsets: Mapping[Partition, Mapping[str, Any]],
+    counts: Mapping[Partition, Mapping[str, Any]],
+    letters: tuple[str | None, int | None],
 ) -> dict[str, Any]:
-    """Return a group's state and members, and for each partition the start offset, the lag and the members."""
+    """Return a group's state and members, and for each partition the start offset, the lag, the counts and the members.
+
+    letters: the group's dead letter topic, and the number of its records.
+    """
     readers: dict[Partition, list[str]] = {}
     for member in description["members"]:
         for partition in member["assignment"]:
@@ -67,6 +74,7 @@ def describe_share_group(
             "topic": topic,
             "partition": number,
             **offsets.get((topic, number), {"start_offset": None, "lag": None}),
+            **counts.get((topic, number), UNCOUNTED),
             "members": readers.get((topic, number), []),
         }
         for topic, number in sorted({*offsets, *readers})
@@ -76,6 +84,8 @@ def describe_share_group(
         "group": description["group"],
         **{figure: description[figure] for figure in figures},
         "lag": total_lag(rows),
+        "dead_letter_topic": letters[0],
+        "dead_letters": letters[1],
         "members": [
             {**member, "assignment": [f"{topic}-{number}" for topic, number in member["assignment"]]}
             for member in description["members"]
@@ -93,12 +103,15 @@ def total_lag(rows: Iterable[Mapping[str, Any]]) -> int | None:
 def print_share_group(group: Mapping[str, Any]) -> None:
     """Print a description of a share group: state and lag, partitions, members."""
     print_facts(_facts(group))
+    rows = group["partitions"]
+    has_counts = any(row["in_flight"] is not None for row in rows)
     print_table(
-        ("TOPIC", "PARTITION", "START", "LAG", "MEMBERS"),
-        [
-            (row["topic"], row["partition"], row["start_offset"], row["lag"], len(row["members"]))
-            for row in group["partitions"]
-        ],
+        (
+            *("TOPIC", "PARTITION", "START", "LAG"),
+            *(("IN FLIGHT", "ACQUIRED", "DELIVERIES") if has_counts else ()),
+            "MEMBERS",
+        ),
+        [_partition_row(row, has_counts=has_counts) for row in rows],
         cut=("TOPIC",),
     )
     if group["members"]:
@@ -121,6 +134,15 @@ def print_share_group(group: Mapping[str, Any]) -> None:
         )
 
 
+def _partition_row(row: Mapping[str, Any], *, has_counts: bool) -> list[Any]:
+    columns = [row[key] for key in ("topic", "partition", "start_offset", "lag")]
+    if has_counts:
+        deliveries = row["deliveries"] or {}
+        told = " ".join(f"{count}:{records}" for count, records in deliveries.items())
+        columns += [row["in_flight"], row["acquired"], told or None]
+    return [*columns, len(row["members"])]
+
+
 def _facts(group: Mapping[str, Any]) -> Iterator[str]:
     yield f"group {group['group']}"
     yield f"type {group['type']}"
@@ -129,6 +151,9 @@ def _facts(group: Mapping[str, Any]) -> Iterator[str]:
     yield f"assignment epoch {group['assignment_epoch']}"
     yield f"members {len(group['members'])}"
     yield f"lag {'-' if group['lag'] is None else group['lag']}"
+    if group["dead_letter_topic"] is not None:
+        count = group["dead_letters"]
+        yield f"dead letters {'-' if count is None else count} in {group['dead_letter_topic']}"
 
 
 def alter_start_offsets(client: Client, group: str, rows: Iterable[Mapping[str, Any]]) -> None:

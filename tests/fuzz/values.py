@@ -214,9 +214,12 @@ def setting_values() -> list[str]:
 
 _OPERATIONS: Final = (
     "ping", "status", "clients", "topics", "logs", "scale", "kill-client", "monitor", "add-fault", "remove-fault",
-    "list-faults", "keep-fault", "no-such", "",
+    "list-faults", "keep-fault", "share-records", "no-such", "",
 )  # fmt: skip
-_MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "watch", "rule", "x", "", "\x1b[2J", "\ud800")
+_MEMBERS: Final = (
+    "op", "processors", "handlers", "ticket", "id", "watch", "rule", "group", "partitions", "x", "", "\x1b[2J",
+    "\ud800",
+)  # fmt: skip
 
 
 def odd_json(source: random.Random) -> bytes:

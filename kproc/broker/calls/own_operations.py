@@ -38,6 +38,22 @@ class ShowLogs(_AnyOperation, tag="logs"):
     """Return the sizes of all logs and the times of their records, from the files."""
 
 
+# Limits, because one Handler sends and joins the calls for all of them in one duty cycle.
+PARTITIONS_MAX: Final = 100
+_Topic = Annotated[str, msgspec.Meta(max_length=249)]
+_Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+
+
+class CountShareRecords(_AnyOperation, tag="share-records"):
+    """Count the records that a share group has in flight, for `kproc group describe`.
+
+    Partitions are given by topic and number. The client's Handler answers.
+    """
+
+    group: Annotated[str, msgspec.Meta(max_length=32_767)]
+    partitions: Annotated[list[tuple[_Topic, _Index]], msgspec.Meta(max_length=PARTITIONS_MAX)]
+
+
 class Scale(_AnyOperation, tag="scale"):
     """Change the counts of roles, or return the state of a change by its ticket."""
 
@@ -216,6 +232,7 @@ OwnOperation = (
     | ShowClients
     | ShowTopics
     | ShowLogs
+    | CountShareRecords
     | Scale
     | Rebalance
     | PlanRebalance

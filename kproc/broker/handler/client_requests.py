@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.cluster.client_quotas import PRODUCER_BYTE_RATE
@@ -36,6 +37,7 @@ from kproc.broker.request.registry import PRODUCE_VERSIONS
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.role.due_time import DueTime
+from kproc.broker.share.partition.delivery_counts import count_share_records
 from kproc.broker.share.session.owner_call import close_sessions
 from kproc.broker.transport.envelope import (
     BLOCK,
@@ -131,6 +133,7 @@ class ClientRequests:
         self._timed: list[HandlerRequest] = []
         self._monitor = services.clients.monitor = RequestMonitor(services, on_watched)
         self._on_watched = on_watched
+        services.clients.count_share_records = partial(count_share_records, services)
         self.faults = services.clients.faults = FaultSwitch(services, self._make_injector)
         # `_handle`, or the fault injector's function while there are fault rules.
         self._handle_request: Callable[[HandlerRequest, memoryview], Destination | None] = self._handle

@@ -37,7 +37,7 @@ INITIALIZE_STATE: Final = SHARE_STATE.operation("initialize", InitializeState, i
 READ_STATE: Final = SHARE_STATE.operation("read", ReadState, PersistedState)
 WRITE_STATE: Final = SHARE_STATE.operation("write", WriteState, int)
 DELETE_STATE: Final = SHARE_STATE.operation("delete", DeleteState, int)
-# Reads the state of a share partition without its batches.
+# Reads the state of a share partition without fencing its owner.
 READ_SUMMARY: Final = SHARE_STATE.operation("summary", ReadSummary, PersistedState)
 # Sent by the owner of a partition that finds no state for an initialized share partition. The outcome is 0 when the
 # state was created again.
@@ -101,10 +101,10 @@ def handle_delete(
 
 @READ_SUMMARY.handler
 def handle_summary(
-    coordinator: ShareCoordinator, name: str, _request: ReadSummary, on_outcome: OnOutcome[PersistedState]
+    coordinator: ShareCoordinator, name: str, request: ReadSummary, on_outcome: OnOutcome[PersistedState]
 ) -> None:
-    """Read the state of a share partition without its batches."""
-    coordinator.summarize(name, on_outcome)
+    """Read the state of a share partition for a description of its group."""
+    coordinator.summarize(name, on_outcome, has_batches=request.has_batches)
 
 
 @RESTORE_STATE.handler

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kproc.broker.api.init_producer_id import ProducerIdAllocator
     from kproc.broker.api.topic_creations import TopicCreations
     from kproc.broker.calls.calls import B, Call, Lost, R
+    from kproc.broker.calls.controller_calls import OwnAnswer
+    from kproc.broker.calls.own_operations import CountShareRecords
     from kproc.broker.cluster.image import ClusterImage
     from kproc.broker.config import Config
     from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
@@ -139,7 +141,7 @@ class OwnerServices:
 class ClientServices:
     """The services that handle the requests of clients of one role, whatever their API."""
 
-    __slots__ = ("divided", "faults", "logins", "monitor", "refusals", "served")
+    __slots__ = ("count_share_records", "divided", "faults", "logins", "monitor", "refusals", "served")
 
     def __init__(self, *, served: frozenset[int] | None = None) -> None:
         # The API keys that this role serves, or None for all. The control listener serves few.
@@ -148,6 +150,10 @@ class ClientServices:
         self.logins: Logins | None = None  # None: this role handles no logins.
         # None: nobody can watch the requests of this role's clients.
         self.monitor: RequestMonitor | None = None
+        # Counts the records that a share group has in flight. None: this role calls no owners of partitions.
+        self.count_share_records: Callable[[CountShareRecords, Callable[[OwnAnswer], None]], None] | None = (
+            None
+        )
         self.faults: FaultSwitch | None = None  # None: the requests of this role are never faulted.
         self.divided: DividedRequests  # Set by the reader of the requests.
 

@@ -13,6 +13,7 @@ import orjson
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.broker.calls.own_operations import (
+    CountShareRecords,
     FaultOperation,
     InvalidOperation,
     ListFaults,
@@ -35,7 +36,15 @@ PRIVATE_VERSION: Final = 0
 # Limit of the JSON body, which is decoded in one step. No operation needs a longer one.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these operations need DESCRIBE on the cluster, all others ALTER.
-_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs, PlanRebalance, ListFaults)
+_PRIVATE_READING: Final = (
+    ShowStatus,
+    ShowClients,
+    ShowTopics,
+    ShowLogs,
+    CountShareRecords,
+    PlanRebalance,
+    ListFaults,
+)
 
 
 def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
@@ -68,6 +77,8 @@ def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
         _read_monitor(request, operation)
     elif isinstance(operation, FaultOperation):
         _change_faults(request, operation)
+    elif isinstance(operation, CountShareRecords):
+        _count_share_records(request, operation)
     else:
         _send_to_controller(request, operation)
 
@@ -88,6 +99,15 @@ def _change_faults(request: HandlerRequest, operation: FaultOperation) -> None:
         _respond(request, OwnAnswer(error=reason))
     else:
         faults.respond(request, operation, partial(_respond, request))
+
+
+def _count_share_records(request: HandlerRequest, operation: CountShareRecords) -> None:
+    count = request.services.clients.count_share_records
+    if count is None:
+        reason = "a control listener does not count records of share groups: use another listener"
+        _respond(request, OwnAnswer(error=reason))
+    else:
+        count(operation, partial(_respond, request))
 
 
 def _send_to_controller(request: HandlerRequest, operation: OwnOperation) -> None:

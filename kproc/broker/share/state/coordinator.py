@@ -262,8 +262,8 @@ class ShareCoordinator:
         )
         self._append(name, key, self._change(part, fence, request.leader_epoch), on_code)
 
-    def summarize(self, name: str, on_state: OnState) -> None:
-        """Read the state without its batches. An unknown share partition has no start offset."""
+    def summarize(self, name: str, on_state: OnState, *, has_batches: bool = False) -> None:
+        """Read the state, without its batches unless `has_batches`. An unknown share partition has no start offset."""
         self._existing_partition(parse_state_key(name))
         part = self._find(name)
         if part is None:
@@ -271,7 +271,9 @@ class ShareCoordinator:
             # tools list groups whose states are not initialized yet.
             state = PersistedState(state_epoch=0, leader_epoch=0)
         else:
-            state = replace(_persisted(part.state), batches=())
+            state = _persisted(part.state)
+            if not has_batches:
+                state = replace(state, batches=())
         self._log.write(Write([], lambda code: on_state(write_error(code) or state)))
 
     def delete(self, name: str, on_code: OnCode) -> None:

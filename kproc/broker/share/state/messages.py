@@ -49,7 +49,8 @@ class PersistedState(msgspec.Struct, frozen=True, array_like=True):
     leader_epoch: int  # The highest leader epoch of the topic's partition that has read or written the state.
     start_offset: int = NO_OFFSET
     delivery_complete_count: int = NO_COUNT
-    batches: tuple[StateBatch, ...] = ()  # In the order of their offsets. Empty in a summary.
+    # In the order of their offsets. Empty in a summary that was requested without them.
+    batches: tuple[StateBatch, ...] = ()
 
 
 class InitializeState(msgspec.Struct, frozen=True, array_like=True):
@@ -85,9 +86,10 @@ class DeleteState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReadSummary(msgspec.Struct, frozen=True, array_like=True):
-    """Read the state without its batches. Unlike ReadState, this fences no owner."""
+    """Read the state, without its batches unless `has_batches`. Unlike ReadState, this fences no owner."""
 
     leader_epoch: int = -1
+    has_batches: bool = False
 
 
 class SharePartitionKey(NamedTuple):

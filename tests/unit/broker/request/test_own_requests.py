@@ -100,6 +100,17 @@ def test_unknown_operation_is_named(scene: Scene) -> None:
     assert answer == {"error": error, "result": None, "is_retriable": False}
 
 
+def test_share_records_are_counted_by_handlers_only(scene: Scene) -> None:
+    """The controller, which handles the requests of a control listener, calls no owners of partitions."""
+    body = b'{"op":"share-records","group":"g","partitions":[["t",0]]}'
+    assert scene.ask(body) == {"error": None, "result": {"partitions": []}, "is_retriable": False}
+    parts_of(scene.rig.handler()).services.clients.count_share_records = None
+    answer = scene.ask(body)
+    assert answer is not None
+    assert answer["error"] == "a control listener does not count records of share groups: use another listener"
+    assert scene.rig.controller_calls == []
+
+
 def test_lost_controller_is_a_retriable_error(scene: Scene) -> None:
     assert scene.ask(b'{"op":"clients"}') is None
     scene.rig.handler().detach(CONTROLLER)

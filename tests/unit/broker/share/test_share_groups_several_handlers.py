@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.calls.controller_calls import OwnAnswer
+from kproc.broker.calls.own_operations import CountShareRecords
 from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.share_call import DELETE_STATE, READ_SUMMARY, initialize_states
+from kproc.broker.share.partition.delivery_counts import count_share_records
 from kproc.broker.share.state.messages import (
     DeleteState,
     InitializeState,
@@ -100,6 +103,17 @@ class Scene:
         READ_SUMMARY.send_for_handler(parts_of(self.rig.handler(0)).services, items, states.extend)
         self.rig.settle()
         return [state if isinstance(state, int) else state.start_offset for state in states]
+
+    def counts(self, home: int = 0) -> dict[int, tuple[int, int, list[list[int]]]]:
+        """The counts of `share-records` by partition: in flight, acquired, and by delivery count."""
+        answers: list[OwnAnswer] = []
+        request = CountShareRecords(GROUP, [("t", index) for index in (*range(PARTITIONS), 99)] + [("u", 0)])
+        count_share_records(parts_of(self.rig.handler(home)).services, request, answers.append)
+        self.rig.settle()
+        (answer,) = answers
+        assert answer.error is None
+        rows = (answer.result or {})["partitions"]
+        return {row["partition"]: (row["in_flight"], row["acquired"], row["deliveries"]) for row in rows}
 
 
 @pytest.fixture
@@ -204,3 +218,50 @@ def test_sessions_and_acknowledged_records_are_counted(scene: Scene) -> None:
     scene.rig.advance_ms(LOCK_MS + 1_100)
     # The released record is available, and three records of each of the other partitions were held.
     assert total("share_locks_expired") == 3 * (PARTITIONS - 3) + 1 + 2
+
+
+def test_records_in_flight_are_counted_at_all_owners(scene: Scene) -> None:
+    """Partitions and topics that do not exist have no row, and counting loads no share partition."""
+    assert scene.counts() == {index: (0, 0, []) for index in range(PARTITIONS)}
+    assert not any(len(parts_of(scene.rig.handler(index)).services.owner.shares) for index in range(3))
+    scene.produce(b"a", b"b", b"c")
+    scene.fetch()
+    assert scene.counts(1) == {index: (3, 3, [[1, 3]]) for index in range(PARTITIONS)}
+    scene.acknowledge({index: [(0, 2, [ACCEPT, RELEASE, REJECT])] for index in range(PARTITIONS)})
+    assert scene.counts(2) == {index: (1, 0, [[1, 1]]) for index in range(PARTITIONS)}
+    scene.fetch(epoch=scene.epoch)
+    assert scene.counts() == {index: (1, 1, [[2, 1]]) for index in range(PARTITIONS)}
+
+
+def test_count_of_no_known_partition_is_answered(scene: Scene) -> None:
+    answers: list[OwnAnswer] = []
+    for partitions in ([], [("u", 0)]):
+        request = CountShareRecords(GROUP, partitions)
+        count_share_records(parts_of(scene.rig.handler(0)).services, request, answers.append)
+    scene.rig.settle()
+    assert answers == [OwnAnswer(result={"partitions": []})] * 2
+
+
+def test_records_in_flight_are_counted_after_deaths(scene: Scene) -> None:
+    """The new owners have nothing in memory, so the counts come from the stored states."""
+    scene.produce(b"a", b"b", b"c")
+    scene.fetch()
+    scene.acknowledge({index: [(0, 1, [RELEASE])] for index in range(PARTITIONS)})
+    for index in (1, 2):
+        scene.rig.kill(index)
+        scene.rig.start_handler(index, is_restart=True)
+    found = scene.counts()
+    lost = [index for index in range(PARTITIONS) if scene.rig.owner("t", index)]
+    assert {index: found[index] for index in lost} == {index: (2, 0, [[1, 2]]) for index in lost}
+    # Counting fences no owner: the one that is still alive goes on.
+    alive = next(index for index in range(PARTITIONS) if index not in lost)
+    answer = scene.acknowledge({alive: [(2, 2, [ACCEPT])]})
+    assert rows_of(answer)[alive]["error_code"] == 0
+
+
+def test_window_with_many_states_is_counted_later(scene: Scene) -> None:
+    """Its count takes some ms, so it has a duty cycle of its own."""
+    scene.produce(*[b"v"] * 300)
+    scene.fetch()
+    scene.acknowledge({0: [(0, 299, [ACCEPT, RELEASE] * 150)]})
+    assert scene.counts()[0] == (150, 0, [[1, 150]])
