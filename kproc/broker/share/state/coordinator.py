@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit, bytes_of_texts
+from kproc.broker.coordinator.memory_limit import CountedMemory, MemoryLimit
 from kproc.broker.coordinator.rules import Code, KnownTopics, OnCode, Producer, Timing, Write, write_error
 from kproc.broker.coordinator.steps import Steps, Work
-from kproc.broker.share.state.batches import combine, has_too_many
+from kproc.broker.share.state.batches import combine
 from kproc.broker.share.state.messages import (
     NO_COUNT,
     NO_OFFSET,
@@ -47,6 +47,7 @@ from kproc.broker.share.state.records import (
     encode_share_record,
     encode_tombstone,
 )
+from kproc.broker.share.state.stored_partition import StoredPartition, memory_of_new
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.printable import printable
 
@@ -61,14 +62,6 @@ OnState = Callable[[PersistedState | int], None]
 # Costs of steps, in units of about 1 us: of checking a share partition; of writing its snapshot or its tombstone.
 _CHECK_COST: Final = 1
 _WRITE_COST: Final = 60
-# Upper limits of a record's size in bytes: of all but its batches and the group's id, and of each batch.
-_STATE_BYTES: Final = 100
-_BATCH_BYTES: Final = 20
-
-
-# The memory of a state without its key, and of one of its batches.
-_STATE_MEMORY: Final = 1 << 10
-_BATCH_MEMORY: Final = 150
 
 
 class ShareEnvironment(NamedTuple):
@@ -81,45 +74,6 @@ class ShareEnvironment(NamedTuple):
     memory: MemoryLimit  # Of the states of all coordinators of a Handler.
 
 
-class _StoredPartition:
-    """A share partition with the state that results from its records."""
-
-    __slots__ = ("fence_epoch", "has_warned", "key", "snapshot_offset", "state", "updates")
-
-    def __init__(self, key: SharePartitionKey, state: Snapshot, snapshot_offset: int) -> None:
-        self.key = key
-        self.state = state
-        # Writes of an older leader epoch are rejected. As in Kafka, initializing sets the epoch in the state to 0, but
-        # `fence_epoch` does not decrease before the next load. After a load a former owner still cannot write, because
-        # initializing has raised the state epoch.
-        self.fence_epoch = state.leader_epoch
-        self.snapshot_offset = snapshot_offset
-        self.updates = 0  # Number of updates since the last snapshot.
-        self.has_warned = False  # True after a warning that its snapshot exceeds max.message.bytes.
-
-    @property
-    def memory_bytes(self) -> int:
-        """The memory of the key and the state."""
-        return _STATE_MEMORY + bytes_of_texts(self.key.group_id) + _BATCH_MEMORY * len(self.state.batches)
-
-    def follow_snapshot(self, snapshot: Snapshot, offset: int) -> None:
-        self.state, self.snapshot_offset, self.updates, self.has_warned = snapshot, offset, 0, False
-        self.fence_epoch = max(self.fence_epoch, snapshot.leader_epoch)
-
-    def follow_update(self, update: Update) -> None:
-        state = self.state
-        start_offset = state.start_offset if update.start_offset == NO_OFFSET else update.start_offset
-        self.state = replace(
-            state,
-            leader_epoch=update.leader_epoch,
-            start_offset=start_offset,
-            delivery_complete_count=update.delivery_complete_count,
-            batches=combine(state.batches, update.batches, start_offset),
-        )
-        self.updates += 1
-        self.fence_epoch = max(self.fence_epoch, update.leader_epoch)
-
-
 class ShareCoordinator:
     """The coordinator of the share partitions whose states are in one partition of `__share_group_state`."""
 
@@ -127,7 +81,7 @@ class ShareCoordinator:
         self._environment = environment
         self._log = log
         self._memory = CountedMemory(environment.memory)
-        self._parts: dict[str, _StoredPartition] = {}  # Keyed by `state_key`.
+        self._parts: dict[str, StoredPartition] = {}  # Keyed by `state_key`.
         # The share partitions with a write that is not appended yet.
         self._queued: set[str] = set()
         self._last_offset = 0  # Offset of the last snapshot or tombstone.
@@ -169,7 +123,7 @@ class ShareCoordinator:
     def _follow_part(
         self,
         name: str,
-        part: _StoredPartition | None,
+        part: StoredPartition | None,
         key: SharePartitionKey,
         content: ShareRecordValue | None,
         offset: int,
@@ -179,14 +133,14 @@ class ShareCoordinator:
                 # As in Kafka, an update without a snapshot begins a state. This happens only if another program has
                 # deleted records.
                 state = Snapshot(content.snapshot_epoch, 0, content.leader_epoch, NO_OFFSET, NO_COUNT, 0, 0)
-                part = self._parts[name] = _StoredPartition(key, state, offset)
+                part = self._parts[name] = StoredPartition(key, state, offset)
             part.follow_update(content)
             return
         self._last_offset = offset
         if content is None:
             self._parts.pop(name, None)
         elif part is None:
-            self._parts[name] = _StoredPartition(key, content, offset)
+            self._parts[name] = StoredPartition(key, content, offset)
         else:
             part.follow_snapshot(content, offset)
 
@@ -210,9 +164,7 @@ class ShareCoordinator:
         if part is not None and part.state.state_epoch > request.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         key = self._existing_partition(parse_state_key(name))
-        if part is None and not self._environment.memory.has_room(
-            _STATE_MEMORY + bytes_of_texts(key.group_id)
-        ):
+        if part is None and not self._environment.memory.has_room(memory_of_new(key)):
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
         now_ms = self._environment.timing.wall_ms()
         snapshot = Snapshot(
@@ -241,7 +193,7 @@ class ShareCoordinator:
         """
         part = self._get(name, request.leader_epoch)
         key = self._existing_partition(part.key)
-        state = _persisted(replace(part.state, leader_epoch=request.leader_epoch))
+        state = replace(part.persisted, leader_epoch=request.leader_epoch)
 
         def on_code(code: Code) -> None:
             on_state(code or state)
@@ -271,7 +223,7 @@ class ShareCoordinator:
             # tools list groups whose states are not initialized yet.
             state = PersistedState(state_epoch=0, leader_epoch=0)
         else:
-            state = _persisted(part.state)
+            state = part.persisted
             if not has_batches:
                 state = replace(state, batches=())
         self._log.write(Write([], lambda code: on_state(write_error(code) or state)))
@@ -285,7 +237,7 @@ class ShareCoordinator:
         else:
             self._append(name, key, None, on_code)
 
-    def _find(self, name: str) -> _StoredPartition | None:
+    def _find(self, name: str) -> StoredPartition | None:
         """Return a share partition with the effect of all writes so far, or None if it has no state."""
         # A queued write is not in `_parts` yet. Without the flush a second write would be computed from the
         # state before the first one.
@@ -293,7 +245,7 @@ class ShareCoordinator:
             self._log.flush()
         return self._parts.get(name)
 
-    def _get(self, name: str, leader_epoch: int) -> _StoredPartition:
+    def _get(self, name: str, leader_epoch: int) -> StoredPartition:
         """Return a share partition for its owner.
 
         Raises INVALID_REQUEST if it was not initialized, and FENCED_LEADER_EPOCH for a former owner of the topic's
@@ -313,50 +265,30 @@ class ShareCoordinator:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return key
 
-    def _change(self, part: _StoredPartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
+    def _change(self, part: StoredPartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
         """Return the record for a change of the state: an update, or a snapshot if there are enough updates.
 
         Raises INVALID_REQUEST if the state would have too many batches, and UNKNOWN_SERVER_ERROR if the update is too
         large for a record.
         """
-        state = part.state
-        start_offset = max(request.start_offset, state.start_offset)
-        if request.start_offset == state.start_offset:
-            complete_count = max(request.delivery_complete_count, state.delivery_complete_count)
-        elif request.start_offset < state.start_offset:
-            # The request's count is for an earlier start offset, so it says nothing about the present one.
-            complete_count = state.delivery_complete_count
-        else:
-            complete_count = request.delivery_complete_count
-        batches = combine((), request.batches, start_offset)
-        if has_too_many(state.batches, batches):
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        update = part.update_for(request, leader_epoch)
         limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
-        merged = () if part.updates < limit else combine(state.batches, batches, start_offset)
-        if part.updates < limit or not self._fits(part, len(merged)):
-            # Reject an update above max.message.bytes. The owner of the share partition then fails the members'
-            # acknowledgements.
-            if not self._fits(part, len(batches)):
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-            return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
-        now_ms = self._environment.timing.wall_ms()
-        return replace(
-            state,
-            snapshot_epoch=state.snapshot_epoch + 1,
-            leader_epoch=leader_epoch,
-            start_offset=start_offset,
-            delivery_complete_count=complete_count,
-            created_ms=now_ms,
-            written_ms=now_ms,
-            batches=merged,
-        )
+        if part.updates >= limit:
+            batches = part.batches_after(update)
+            if self._fits(part, len(batches)):
+                return part.snapshot_after(update, batches, self._environment.timing.wall_ms())
+        # Reject an update above max.message.bytes. The owner of the share partition then fails the members'
+        # acknowledgements.
+        if not self._fits(part, len(update.batches)):
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return update
 
-    def _fits(self, part: _StoredPartition, count: int) -> bool:
+    def _fits(self, part: StoredPartition, count: int) -> bool:
         """Return True if a record with so many batches is allowed by the topic's max.message.bytes.
 
         If not, log one warning until the next snapshot.
         """
-        size = _STATE_BYTES + len(part.key.group_id.encode()) + count * _BATCH_BYTES
+        size = part.record_bytes(count)
         if size <= self._log.record_bytes_max:
             return True
         if not part.has_warned:
@@ -469,16 +401,6 @@ class ShareCoordinator:
     def abandon(self) -> None:
         """Resign. The coordinator runtime fails the queued writes."""
         self.resign()
-
-
-def _persisted(state: Snapshot) -> PersistedState:
-    return PersistedState(
-        state.state_epoch,
-        state.leader_epoch,
-        state.start_offset,
-        state.delivery_complete_count,
-        state.batches,
-    )
 
 
 def _log_error(what: str, code: Code) -> None:
