@@ -13,9 +13,7 @@ Differs from Kafka: with errors.deadletterqueue.copy.record.enable the headers o
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.calls import Lost
@@ -28,16 +26,14 @@ from kproc.broker.share.partition.in_flight import DeadLetters
 from kproc.broker.share.partition.letter_log import (
     APPEND_LETTERS,
     LAST_LETTERS,
-    OFFSET_HEADER,
     LetterSource,
     letter_producer_id,
 )
+from kproc.broker.share.partition.letter_queue import LetterQueue
 from kproc.broker.share.partition.original_records import OriginalRecords
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
-from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import encode_batch
-from kproc.wire.records import Record
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import TopicImage
@@ -51,15 +47,6 @@ logger = logging.getLogger(__name__)
 _ENABLE: Final = "errors.deadletterqueue.group.enable"
 _AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 _PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
-# The values of the header __dlq.errors.message, as in Kafka.
-REJECTED: Final = "Offset rejected by client."
-DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
-# Limits of the records and bytes in one batch of dead letters. A larger batch would make the duty cycle too long.
-_RECORDS_MAX: Final = 500
-_BATCH_BYTES_MAX: Final = 256 << 10
-# Upper limits of the bytes that a record and a header have besides their contents.
-_RECORD_OVERHEAD_BYTES: Final = 40
-_HEADER_OVERHEAD_BYTES: Final = 10
 # A share partition that was dropped and loaded again waits for this time (ms) while a call from before the drop is in
 # flight.
 _PREDECESSOR_PAUSE_MS: Final = 100
@@ -75,22 +62,6 @@ _RETRIED: Final = (
 
 class _Unwritable(Exception):
     """The group's dead letters cannot be written. The exception's text says why."""
-
-
-class _Queue:
-    """The dead letters of one share partition that are not written yet: the next batch, and the letters behind it."""
-
-    __slots__ = ("archiving", "attempts", "batch", "is_unsure", "is_waiting", "letters")
-
-    def __init__(self) -> None:
-        self.letters: deque[DeadLetters] = deque()
-        self.batch: list[DeadLetters] = []
-        self.attempts = 0  # Number of failed attempts to write the present batch.
-        self.archiving = 0  # Number of ranges of written letters whose records are not archived yet.
-        # True if the dead letter topic may have some of these letters already, after the death of a former owner or a
-        # failed attempt.
-        self.is_unsure = False
-        self.is_waiting = False  # Waits for a write's result, the topic's creation or the end of a pause.
 
 
 class DeadLetterWriter:
@@ -109,7 +80,7 @@ class DeadLetterWriter:
         self._services = services
         self._counters = counters
         self._archive = archive
-        self._queues: dict[SharePartition, _Queue] = {}
+        self._queues: dict[SharePartition, LetterQueue] = {}
         # The share partitions with a call in flight. One that was dropped can be loaded again before the answer. The
         # late call must not append behind a batch of its successor.
         self._calling: set[SharePartitionKey] = set()
@@ -120,13 +91,13 @@ class DeadLetterWriter:
     def write(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
         """Write records as dead letters. Archive them when they are written or cannot be written."""
         if letters:
-            self._queues.setdefault(partition, _Queue()).letters.extend(letters)
+            self._queues.setdefault(partition, LetterQueue()).letters.extend(letters)
             self._write_next(partition)
 
     def write_again(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
         """Write the records that a former owner was about to write, except those that it has written."""
         if letters:
-            self._queues.setdefault(partition, _Queue()).is_unsure = True
+            self._queues.setdefault(partition, LetterQueue()).is_unsure = True
             self.write(partition, letters)
 
     def resume(self, partition: SharePartition) -> None:
@@ -189,7 +160,7 @@ class DeadLetterWriter:
     def _setting(self, name: str) -> str:
         return current_value(self._services.image, self._services.config, name) or ""
 
-    def _create_topic(self, partition: SharePartition, queue: _Queue) -> None:
+    def _create_topic(self, partition: SharePartition, queue: LetterQueue) -> None:
         name = partition.settings.dead_letter_topic
         configs = {_ENABLE: "true", "message.timestamp.type": "CreateTime"}
         topic = {
@@ -221,8 +192,10 @@ class DeadLetterWriter:
 
     # -- the records -------------------------------------------------------------------------------------------
 
-    def _write_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
-        records = self._fill_batch(partition, queue, topic)
+    def _write_batch(self, partition: SharePartition, queue: LetterQueue, topic: TopicImage) -> None:
+        size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
+        originals = self._find_originals(partition) if partition.settings.copies_dead_letters else None
+        records = queue.fill_batch(partition, originals, size_max, self._services.clock.wall_ms())
         producer_id = letter_producer_id(partition.name, partition.state_epoch)
 
         def on_answer(answer: Answer) -> None:
@@ -235,7 +208,7 @@ class DeadLetterWriter:
         batch = bytes(encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0))
         self._call(partition, queue, topic, APPEND_LETTERS, batch, on_answer)
 
-    def _find_written(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
+    def _find_written(self, partition: SharePartition, queue: LetterQueue, topic: TopicImage) -> None:
         """Archive the records whose letters are in the topic already. Then write the other letters."""
 
         def on_answer(answer: Answer) -> None:
@@ -245,11 +218,10 @@ class DeadLetterWriter:
                 self._fail_attempt(partition, queue, topic, answer["error_code"])
                 return
             queue.is_unsure = False
-            written, unwritten = _divide([*queue.batch, *queue.letters], sorted(answer["offsets"]))
-            queue.batch, queue.letters = written, deque(unwritten)
+            queue.separate_written(sorted(answer["offsets"]))
             # If the topic has none of the letters, keep the number of failed attempts. `_finish` would reset it, and
             # the attempts would never end.
-            if written:
+            if queue.batch:
                 self._finish(partition, queue, None)
 
         self._call(partition, queue, topic, LAST_LETTERS, b"", on_answer)
@@ -257,7 +229,7 @@ class DeadLetterWriter:
     def _call(
         self,
         partition: SharePartition,
-        queue: _Queue,
+        queue: LetterQueue,
         topic: TopicImage,
         operation: str,
         batch: bytes,
@@ -287,39 +259,6 @@ class DeadLetterWriter:
         gather(services, operation, [(topic.name, index, source)], on_answers)
         is_sent = True
 
-    def _fill_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> list[Record]:
-        """Return the records of the next batch.
-
-        It begins with the letters of a batch that was not written, if there is one.
-        """
-        queue.letters.extendleft(reversed(queue.batch))
-        queue.batch = []
-        size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
-        return self._next_records(partition, queue, min(size_max, _BATCH_BYTES_MAX))
-
-    def _next_records(self, partition: SharePartition, queue: _Queue, size_max: int) -> list[Record]:
-        """Move dead letters from the queue to the batch: at least one, and more if they fit. Return their records."""
-        now_ms = self._services.clock.wall_ms()
-        originals = self._find_originals(partition) if partition.settings.copies_dead_letters else None
-        find = originals.find if originals is not None else _no_original
-        records: list[Record] = []
-        left = size_max - HEADER_BYTES
-        while queue.letters and len(records) < _RECORDS_MAX and (originals is None or originals.has_budget):
-            letters = queue.letters[0]
-            record = _dead_letter(partition, letters, letters.first, find(letters.first), now_ms)
-            left -= _size(record)
-            if left < 0 and records:
-                break
-            records.append(record)
-            queue.letters.popleft()
-            if letters.first < letters.last:
-                queue.letters.appendleft(letters._replace(first=letters.first + 1))
-            if queue.batch and queue.batch[-1][1:] == (letters.first - 1, *letters[2:]):
-                queue.batch[-1] = queue.batch[-1]._replace(last=letters.first)
-            else:
-                queue.batch.append(letters._replace(last=letters.first))
-        return records
-
     def _find_originals(self, partition: SharePartition) -> OriginalRecords | None:
         """Return the reader of a share partition's log with a new budget, or None if the log cannot be opened."""
         if self._originals is not None and self._originals[0] is partition:
@@ -343,12 +282,14 @@ class DeadLetterWriter:
 
     # -- the outcome -------------------------------------------------------------------------------------------
 
-    def _fail_attempt(self, partition: SharePartition, queue: _Queue, topic: TopicImage, code: int) -> None:
+    def _fail_attempt(
+        self, partition: SharePartition, queue: LetterQueue, topic: TopicImage, code: int
+    ) -> None:
         """Schedule another attempt for the batch, or archive its records without dead letters."""
         if not self._pause(partition, queue, code):
             self._finish(partition, queue, f"cannot append to topic {topic.name}: error {code}")
 
-    def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
+    def _pause(self, partition: SharePartition, queue: LetterQueue, code: int) -> bool:
         """Schedule another attempt after a pause.
 
         Return False if this error does not permit another attempt, or if there were too many attempts.
@@ -361,7 +302,7 @@ class DeadLetterWriter:
         self._wait(partition, queue, _PAUSE_MS << queue.attempts - 1)
         return True
 
-    def _wait(self, partition: SharePartition, queue: _Queue, pause_ms: int) -> None:
+    def _wait(self, partition: SharePartition, queue: LetterQueue, pause_ms: int) -> None:
         """Continue with a share partition after a pause.
 
         In each duty cycle, at most one share partition that copies records continues.
@@ -370,13 +311,12 @@ class DeadLetterWriter:
         self._services.owner.purgatory.watch(_DeadLetterPause(self, partition, due_ns), ())
         queue.is_waiting = True
 
-    def _archive_unwritten(self, partition: SharePartition, queue: _Queue, problem: str) -> None:
+    def _archive_unwritten(self, partition: SharePartition, queue: LetterQueue, problem: str) -> None:
         """Archive all dead letters of a share partition, because none of them can be written."""
-        queue.batch.extend(queue.letters)
-        queue.letters.clear()
+        queue.drain()
         self._finish(partition, queue, problem)
 
-    def _finish(self, partition: SharePartition, queue: _Queue, problem: str | None) -> None:
+    def _finish(self, partition: SharePartition, queue: LetterQueue, problem: str | None) -> None:
         """Count the batch's dead letters as written, or as lost because of `problem`, and archive their records."""
         batch, queue.batch, queue.attempts = queue.batch, [], 0
         count = sum(letters.last - letters.first + 1 for letters in batch)
@@ -418,50 +358,3 @@ class _DeadLetterPause(DelayedOperation):
 
     def on_complete(self) -> None:
         self._writer.resume(self._partition)
-
-
-def _dead_letter(
-    partition: SharePartition, letters: DeadLetters, offset: int, original: Record | None, now_ms: int
-) -> Record:
-    """Return the dead letter for one offset. `original`: the record to copy, if it is to be copied and exists."""
-    headers = [
-        ("__dlq.errors.topic", partition.topic.encode()),
-        ("__dlq.errors.partition", b"%d" % partition.key.partition),
-        (OFFSET_HEADER, b"%d" % offset),
-        ("__dlq.errors.group", partition.key.group_id.encode()),
-        ("__dlq.errors.delivery.count", b"%d" % letters.delivery_count),
-        ("__dlq.errors.message", (REJECTED if letters.is_rejected else DELIVERED_TOO_OFTEN).encode()),
-    ]
-    if original is None:
-        return Record(None, None, now_ms, headers)
-    return Record(original.key, original.value, now_ms, [*original.headers, *headers])
-
-
-def _size(record: Record) -> int:
-    """Return an upper limit of a record's bytes in a batch."""
-    headers = sum(
-        _HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"") for name, value in record.headers
-    )
-    return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
-
-
-def _divide(
-    letters: Iterable[DeadLetters], written: Sequence[int]
-) -> tuple[list[DeadLetters], list[DeadLetters]]:
-    """Return the letters whose offsets are in `written`, which is in ascending order, and the other letters."""
-    found: list[DeadLetters] = []
-    others: list[DeadLetters] = []
-    for each in letters:
-        first = each.first
-        for offset in written[bisect_left(written, each.first) : bisect_right(written, each.last)]:
-            if first < offset:
-                others.append(each._replace(first=first, last=offset - 1))
-            found.append(each._replace(first=offset, last=offset))
-            first = offset + 1
-        if first <= each.last:
-            others.append(each._replace(first=first))
-    return found, others
-
-
-def _no_original(_offset: int) -> Record | None:
-    return None

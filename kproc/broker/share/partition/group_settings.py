@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kproc.broker.cluster.features import share_version
 from kproc.broker.cluster.group_config import GROUP_CONFIGS
 from kproc.broker.share.partition.in_flight import Rules
 from kproc.common.reading import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
+    from kproc.broker.request.context import Services
 
 # The parts of an ISO 8601 duration, which group_config.py has validated.
 _DURATION: Final = re.compile(
     r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
 _PART_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000)
+# Limits of the cache. Clients choose the names of groups.
+_GROUPS_MAX: Final = 10_000
+_NAME_MAX: Final = 249  # The settings of groups with longer ids are not cached.
+_DEAD_LETTERS_SINCE: Final = 2  # From this level of the feature share.version on.
 
 
 class ShareSettings(NamedTuple):
@@ -62,3 +68,38 @@ def share_settings(configs: Mapping[str, str], config: Config, *, allows_dead_le
         dead_letter_topic=topic,
         copies_dead_letters=text("errors.deadletterqueue.copy.record.enable").lower() == "true",
     )
+
+
+class SettingsCache:
+    """The settings of the groups of one Handler.
+
+    group_configs: returns the configs of a group by their names.
+    """
+
+    def __init__(self, services: Services, group_configs: Callable[[str], Mapping[str, str]]) -> None:
+        self._services = services
+        self._group_configs = group_configs
+        # For each group: its settings, and the version of the metadata from which they were computed.
+        self._known: dict[str, tuple[int, ShareSettings]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of_group(self, group_id: str) -> ShareSettings:
+        """Return the present settings of a group. Equal settings are one object."""
+        version = self._services.image.version
+        known = self._known.get(group_id)
+        if known is None or known[0] != version:
+            settings = share_settings(
+                self._group_configs(group_id),
+                self._services.config,
+                allows_dead_letters=share_version(self._services.image) >= _DEAD_LETTERS_SINCE,
+            )
+            if known is not None and known[1] == settings:
+                settings = known[1]
+            if known is None and len(group_id) > _NAME_MAX:
+                return settings
+            if known is None and len(self._known) >= _GROUPS_MAX:
+                self._known.clear()
+            self._known[group_id] = known = version, settings
+        return known[1]

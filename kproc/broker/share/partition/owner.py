@@ -119,7 +119,7 @@ class _Acknowledging:
         self._left -= 1
         if not self._left:
             services = self._services
-            lock_ms = services.owner.shares.settings_of(self._holder.group_id).lock_ms
+            lock_ms = services.owner.shares.settings.of_group(self._holder.group_id).lock_ms
             self._on_reply(PartsAcknowledged(self._results, lock_ms, services.image.version))
 
 
@@ -226,7 +226,7 @@ def acquire_for_home(services: Services, body: AcquireParts, on_reply: OnResult[
     """Acquire records, and reply at once, even if no record can be acquired."""
     acquiring = _Acquiring(services, body)
     parts = [acquiring.acquire(part) for part in body.parts]
-    lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
+    lock_ms = services.owner.shares.settings.of_group(body.holder.group_id).lock_ms
     on_reply(PartsAcquired(parts, lock_ms, services.image.version))
 
 

@@ -15,14 +15,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.cluster.features import share_version
 from kproc.broker.fetch.fetch_read import partition_now
 from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.forwarding import gather
 from kproc.broker.peers.share_call import READ_STATE, RESTORE_STATE, WRITE_STATE
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.share.partition.dead_letters import DeadLetterWriter
-from kproc.broker.share.partition.group_settings import ShareSettings, share_settings
+from kproc.broker.share.partition.group_settings import SettingsCache, ShareSettings
 from kproc.broker.share.partition.holder_uses import HolderUses
 from kproc.broker.share.partition.share_counters import ShareCounters
 from kproc.broker.share.partition.share_partition import SharePartition
@@ -56,8 +55,6 @@ _CANDIDATES_MAX: Final = 16
 SLOW_PARTS: Final = 100
 # Limit of the share partitions whose state is written, or whose locks end, in one duty cycle. A write takes 60 us.
 PARTITIONS_AT_ONCE: Final = 200
-_NAME_MAX: Final = 249  # The settings of groups with longer ids are not cached.
-_DEAD_LETTERS_SINCE: Final = 2  # From this level of the feature share.version on.
 _FENCED: Final = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
 # Errors of a write after which the state is read again. They mean that another owner has read the state, that the group
 # coordinator has replaced it, or that it was deleted with the group or the group's offsets (INVALID_REQUEST).
@@ -72,13 +69,11 @@ class SharePartitions:
 
     def __init__(self, services: Services, group_configs: Callable[[str], Mapping[str, str]]) -> None:
         self._services = services
-        self._group_configs = group_configs
         # In order of use: the share partition that was not used for the longest time is the first.
         self._by_key: OrderedDict[SharePartitionKey, SharePartition] = OrderedDict()
         # An owner adds a session's use before the session acquires records.
         self.uses = HolderUses()
-        # For each group: its settings, and the version of the metadata from which they were computed.
-        self._settings: dict[str, tuple[int, ShareSettings]] = {}
+        self.settings = SettingsCache(services, group_configs)
         self._calls = StateCalls(services)
         self.counters = ShareCounters()
         self._dead_letters = DeadLetterWriter(services, self.counters, self._archive)
@@ -129,7 +124,7 @@ class SharePartitions:
         if image.owner != self._services.handler_index:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         owned = self._services.owner.partitions.get(topic.name, image)
-        settings = self.settings_of(key.group_id)
+        settings = self.settings.of_group(key.group_id)
         partition = self._by_key.get(key)
         if not adds and (partition is None or partition.error is not None):
             raise KafkaError(
@@ -147,26 +142,6 @@ class SharePartitions:
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Return a share partition if it is in memory, else None."""
         return self._by_key.get(key)
-
-    def settings_of(self, group_id: str) -> ShareSettings:
-        """Return the present settings of a group."""
-        version = self._services.image.version
-        known = self._settings.get(group_id)
-        if known is None or known[0] != version:
-            settings = share_settings(
-                self._group_configs(group_id),
-                self._services.config,
-                allows_dead_letters=share_version(self._services.image) >= _DEAD_LETTERS_SINCE,
-            )
-            if known is not None and known[1] == settings:
-                settings = known[1]
-            # Clients choose the names of groups, so limit the number and the length of the cached ones.
-            if known is None and len(group_id) > _NAME_MAX:
-                return settings
-            if known is None and len(self._settings) >= PARTITIONS_MAX:
-                self._settings.clear()
-            self._settings[group_id] = known = version, settings
-        return known[1]
 
     def changed(self, partition: SharePartition, *, not_before_ms: int = 0) -> None:
         """Update the schedule and the memory count of a share partition after a change of its records.

@@ -114,7 +114,7 @@ def _find_session(context: RequestContext, request: Fields, keys: Sequence[Share
         return None
     now_ns = services.clock.now_ns()
     session, replaced = sessions.open(group_id, member_id, context.connection_id, keys, now_ns)
-    session.lock_ms = services.owner.shares.settings_of(group_id).lock_ms
+    session.lock_ms = services.owner.shares.settings.of_group(group_id).lock_ms
     for closed in evicted if replaced is None else (*evicted, replaced):
         release_session(services, closed)
     return session

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.share.partition import dead_letters, original_records, share_partitions
+from kproc.broker.share.partition import group_settings, letter_queue, original_records
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
 from kproc.broker.share.state.messages import PersistedState, RecordState, StateBatch, state_key
 from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX
@@ -26,7 +26,7 @@ ENABLE = {"errors_deadletterqueue_group_enable": "true"}
 
 @pytest.fixture
 def owner(start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch) -> ShareOwner:
-    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    monkeypatch.setattr(group_settings, "share_version", lambda _image: 2)
     return with_dead_letters(start())
 
 
@@ -179,7 +179,7 @@ def test_one_batch_of_copies_is_written_in_a_duty_cycle(
 
 
 def test_many_dead_letters_are_several_batches(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "_RECORDS_MAX", 3)
+    monkeypatch.setattr(letter_queue, "RECORDS_MAX", 3)
     owner.rig.create_topic(TOPIC, **ENABLE)
     owner.load(ANN)
     owner.produce(8)
@@ -226,7 +226,7 @@ def test_dead_letter_that_cannot_be_written_is_archived(
 def test_missing_topic_is_created_if_the_broker_may(
     start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    monkeypatch.setattr(group_settings, "share_version", lambda _image: 2)
     rig = start(settings={"errors.deadletterqueue.auto.create.topics.enable": "true"})
     rig.controller_serves = {"create_topics"}
     owner = with_dead_letters(rig)
@@ -258,7 +258,7 @@ def test_loaded_state_goes_on_with_its_dead_letters(owner: ShareOwner) -> None:
 def test_write_is_tried_again_after_the_death_of_an_owner(
     start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    monkeypatch.setattr(group_settings, "share_version", lambda _image: 2)
     rig = start(handlers=2)
     owner = with_dead_letters(rig)
     rig.create_topic(TOPIC, partitions=8, **ENABLE)

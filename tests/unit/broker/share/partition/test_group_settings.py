@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kproc.broker.config import Config
+from kproc.broker.share.partition import group_settings
 from kproc.broker.share.partition.group_settings import ShareSettings, share_settings
 from kproc.broker.share.partition.in_flight import Rules
 from kproc.common.reading import EARLIEST, LATEST
+from tests.support.handler_rig import HandlerRig
+from tests.support.share_partition_rig import ShareOwner
 
 NOW_MS = 1_000_000_000
 DAY_MS = 86_400_000
@@ -61,3 +66,17 @@ def test_dead_letters_need_the_feature_level() -> None:
 )
 def test_new_group_begins_at_this_time(reset: str, timestamp: int) -> None:
     assert settings(share_auto_offset_reset=reset).start_timestamp(NOW_MS) == timestamp
+
+
+def test_settings_of_made_up_groups_are_bounded(
+    start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients choose the names of groups, so the cache limits their number and their length."""
+    monkeypatch.setattr(group_settings, "_GROUPS_MAX", 10)
+    cache = ShareOwner(start()).shares.settings
+    for number in range(100):
+        cache.of_group(f"group-{number}")
+    assert 0 < len(cache) <= 10
+    before = len(cache)
+    assert cache.of_group("g" * 250) == cache.of_group("group-99")
+    assert len(cache) == before

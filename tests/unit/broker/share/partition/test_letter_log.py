@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.peers.forwarding import Answer
-from kproc.broker.share.partition import dead_letters, letter_log, share_partitions
+from kproc.broker.share.partition import dead_letters, group_settings, letter_log, letter_queue
 from kproc.broker.share.partition.letter_log import (
     APPEND_LETTERS,
     OFFSET_HEADER,
@@ -30,8 +30,8 @@ TOPIC = "dlq.t"
 
 @pytest.fixture
 def owner(start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch) -> ShareOwner:
-    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
-    monkeypatch.setattr(dead_letters, "_RECORDS_MAX", 3)
+    monkeypatch.setattr(group_settings, "share_version", lambda _image: 2)
+    monkeypatch.setattr(letter_queue, "RECORDS_MAX", 3)
     made = ShareOwner(start())
     made.configure(errors_deadletterqueue_topic_name=TOPIC)
     made.rig.create_topic(TOPIC, errors_deadletterqueue_group_enable="true")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.share.partition import share_partitions
+from kproc.broker.share.partition import group_settings, share_partitions
 from kproc.broker.share.partition.messages import (
     OPENS_LATER,
     AcknowledgeBatch,
@@ -87,7 +87,7 @@ def test_dead_letter_whose_archiving_fails_is_found_again(
     owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the record would stay in the window, and the window could not advance any more."""
-    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    monkeypatch.setattr(group_settings, "share_version", lambda _image: 2)
     owner.configure(errors_deadletterqueue_topic_name="dlq.t")
     owner.rig.create_topic("dlq.t", errors_deadletterqueue_group_enable="true")
     owner.load(ANN)
@@ -252,10 +252,3 @@ def test_number_of_runs_is_limited(owner: ShareOwner, monkeypatch: pytest.Monkey
     assert owner.offsets(BOB) == []
     owner.acknowledge(ANN, AcknowledgeBatch(0, 0, [AcknowledgeType.RELEASE]))
     assert owner.offsets(BOB, records_max=1) == [(0, 0, 2)]
-
-
-def test_settings_of_made_up_groups_are_bounded(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_partitions, "PARTITIONS_MAX", 10)
-    for number in range(100):
-        owner.shares.settings_of(f"group-{number}")
-    assert len(owner.shares._settings) <= 10
