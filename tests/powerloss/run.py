@@ -16,7 +16,6 @@ from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay, ReplayedRecord
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.handler.partitions import Partitions
 from kproc.broker.storage.last_stop import TrustedEnd
 from kproc.broker.storage.log_append import LogAppender
 from kproc.broker.storage.log_durability import LogDurability
@@ -282,7 +281,7 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "log-start-is-not-recorded": lambda: mock.patch("kproc.broker.storage.log_retention.write_start"),
     "clean-marker-comes-back": lambda: mock.patch("kproc.broker.storage.checkpoints.sync_directory"),
     "visible-before-its-sync": lambda: mock.patch.object(LogAppender, "_append_hidden", _append_at_once),
-    "visible-after-a-crash-before-its-sync": lambda: mock.patch.object(Partitions, "_hide_unconfirmed"),
+    "visible-after-a-crash-before-its-sync": lambda: mock.patch.object(OwnedPartition, "hide_unconfirmed"),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),
     **{name: partial(mutated, name) for name in OF_TRANSACTIONS},
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.ipc.words import RowWriter
 from kproc.broker.request.context import PartitionKey
-from kproc.broker.role.partition_table import CLOSED, RECOVERING, SYNC_FAILED, holder_word
+from kproc.broker.role.partition_table import CLOSED, RECOVERING, SYNC_FAILED, PartitionRow, holder_word
 from kproc.broker.storage.log import Log
 from kproc.common.errors import ErrorCode, FatalError
 
@@ -77,6 +77,28 @@ class OwnedPartition:
             self.recovered_end = self._log_state.end_offset
             self._holder_word |= RECOVERING
             self._quiet_word |= RECOVERING
+
+    def hide_unconfirmed(self, row: PartitionRow | None) -> None:
+        """Hide records that no sync has confirmed and no client can have read, because a power loss could remove them.
+
+        `row` is the partition's row before this Handler opened the log. If the last owner died, it has the high
+        watermark. The high watermark is unknown in three cases: the whole broker crashed, the owner died before its
+        first sync after such a crash, or the owner died while it wrote the row. Then all readers wait for the next
+        sync, because they could otherwise see the high watermark decrease.
+        """
+        log = self.log
+        visible = max(
+            log.state.recovery_point, log.state.start_offset, row.high_watermark if row is not None else 0
+        )
+        if visible < log.state.end_offset:
+            # If a transaction marker is among the hidden records, the last stable offset that clients saw is unknown,
+            # too. It must not decrease if a power loss removes the marker, so readers wait for the sync.
+            is_unknown = (
+                row is None
+                or row.is_recovering
+                or (bool(log.state.producers) and log.reader.has_marker_from(visible))
+            )
+            self.hide_from(visible, is_recovery=is_unknown)
 
     def mark_recovered(self) -> None:
         """Clear RECOVERING in the next row if a sync has confirmed the recovered log."""

@@ -18,6 +18,7 @@ from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.close_logs import close_logs
 from kproc.broker.handler.deletions import PartitionDeletions
 from kproc.broker.handler.group_commit import GroupCommit
+from kproc.broker.handler.hanging_transactions import HangingTransaction, find_hanging
 from kproc.broker.handler.log_opener import LogOpener
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.syncer import Syncer
@@ -35,8 +36,6 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# A transaction counts as hanging this many ms after transaction.max.timeout.ms, as in Kafka.
-_LATE_MS: Final = 300_000
 # Limit of producers that all partitions of a Handler remember together: about 100 MB.
 PRODUCERS_MAX: Final = 200_000
 # Logs whose deleted segments one tick unlinks. The number is limited, because each log's start is synced first.
@@ -87,8 +86,8 @@ class Partitions:
         self._damaged: dict[PartitionKey, str] = {}
         # Partitions that were offline at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
-        # Transactions that were open for too long at the last tick: partition and producer id.
-        self.hanging: set[tuple[PartitionKey, int]] = set()
+        # Transactions that were open for too long at the last tick.
+        self.hanging: set[HangingTransaction] = set()
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
         # The sealed segments whose files stay open. Each has up to 3 open files. Together they use a quarter of the
         # descriptor limit, and at most 3,000 descriptors.
@@ -197,7 +196,7 @@ class Partitions:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         owned = self._adopt(key, log, partition)
         if self._waits_for_sync:
-            self._hide_unconfirmed(owned, row)
+            owned.hide_unconfirmed(row)
         owned.publish()
         return owned
 
@@ -216,28 +215,6 @@ class Partitions:
         )
         self._damaged[key] = str(error)
         self.offline = {**self.offline, key: str(error)}
-
-    @staticmethod
-    def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:
-        """Hide records that no sync has confirmed and no client can have read, because a power loss could remove them.
-
-        If the last owner died, its row has the high watermark. The high watermark is unknown in three cases: the whole
-        broker crashed, the owner died before its first sync after such a crash, or the owner died while it wrote the
-        row. Then all readers wait for the next sync, because they could otherwise see the high watermark decrease.
-        """
-        log = owned.log
-        visible = max(
-            log.state.recovery_point, log.state.start_offset, row.high_watermark if row is not None else 0
-        )
-        if visible < log.state.end_offset:
-            # If a transaction marker is among the hidden records, the last stable offset that clients saw is unknown,
-            # too. It must not decrease if a power loss removes the marker, so readers wait for the sync.
-            is_unknown = (
-                row is None
-                or row.is_recovering
-                or (bool(log.state.producers) and log.reader.has_marker_from(visible))
-            )
-            owned.hide_from(visible, is_recovery=is_unknown)
 
     def _adopt(
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
@@ -376,7 +353,7 @@ class Partitions:
         """
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.now_ns() // NS_PER_MS
         offline = dict(self._damaged)
-        hanging: set[tuple[PartitionKey, int]] = set()
+        hanging: set[HangingTransaction] = set()
         unlinked = 0
         for owned in self._open.values():
             if unlinked < _UNLINKED_TOGETHER:
@@ -387,7 +364,7 @@ class Partitions:
             owned.log.durability.check_grown()
             log, offline_reason = owned.log, owned.log.state.offline_reason
             if log.state.producers.first_open_offset is not None:
-                hanging |= self._hanging_of(owned, now_ms)
+                hanging |= find_hanging(owned, self._config, now_ms, self.hanging)
             if offline_reason is not None:
                 offline[owned.key] = offline_reason
             # Request no sync while a running round uses the log. If that round does not cover all its records, the next
@@ -419,24 +396,6 @@ class Partitions:
             share = PRODUCERS_MAX // len(tables)
             for table in tables:
                 table.trim(share)
-
-    def _hanging_of(self, owned: OwnedPartition, now_ms: int) -> set[tuple[PartitionKey, int]]:
-        """Return the open transactions that their coordinator should have ended long ago, and log new ones.
-
-        Only an operator can end them (kafka-transactions abort).
-        """
-        latest_ms = now_ms - self._config.transaction_max_timeout_ms - _LATE_MS
-        found: set[tuple[PartitionKey, int]] = set()
-        for entry in owned.log.state.producers.late_transactions(latest_ms):
-            found.add((owned.key, entry.producer_id))
-            if (owned.key, entry.producer_id) not in self.hanging:
-                logger.warning(
-                    "a transaction hangs in %s-%d: producer %d with epoch %d has one open from offset %d on, and its "
-                    "coordinator does not end it; read_committed consumers wait there until an operator aborts it "
-                    "(kafka-transactions find-hanging, abort)",
-                    *owned.key, entry.producer_id, entry.epoch, entry.open_txn_offset,
-                )  # fmt: skip
-        return found
 
     def enforce_retention(self, key: PartitionKey) -> int:
         """Delete the segments of one partition that are past their retention. Return their number.
