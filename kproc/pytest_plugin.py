@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from kproc.client.faults import Rule
+    from kproc.client.fault_rule import Rule
     from kproc.embedded import Broker
 
 _NOT_FOR_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]+")

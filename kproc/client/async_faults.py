@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self
 
 from kproc.client.async_calls import run_or_undo
-from kproc.client.faults import Faults, Rows, Rule, RuleCounts
+from kproc.client.fault_rule import Rule, RuleCounts
+from kproc.client.faults import Faults, Rows
 
 P = ParamSpec("P")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from kproc.client.faults import Rule
+from kproc.client.fault_rule import Rule
 from kproc.common.json_bytes import json_text
 from kproc.embedded.broker import Broker
 from kproc.embedded.control_operation import operation

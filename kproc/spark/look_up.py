@@ -17,7 +17,8 @@ from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.brokers import NO_OFFSET, Cluster, TopicMetadata, UnknownTopic, cluster_of, pause
 from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses, recreated
 from kproc.spark.option_values import OptionError
-from kproc.spark.options import Position, SourceOptions, SubscriptionKind
+from kproc.spark.options import SourceOptions
+from kproc.spark.positions import Position, SubscriptionKind
 from kproc.wire.primitives import ZERO_UUID
 
 logger = logging.getLogger(__name__)

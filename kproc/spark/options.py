@@ -2,7 +2,8 @@
 
 Option names have no case, as everywhere in Spark. This module validates all options before the first request to a
 broker: unknown names, invalid values, options that exclude each other, and options that only a Java consumer can
-implement. Each error says what to do instead. No I/O, no Spark. All option names and their messages are in this file.
+implement. Each error says what to do instead. No I/O, no Spark. positions.py has the options that choose the records,
+and this file has all others.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Final, Literal
+from typing import Final
 
 from kproc.broker.config.values import INT_MAX, ConfigError
 from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.broker_clients import Connecting, parse_bootstrap
-from kproc.spark.offsets import Offsets, TopicPartition, from_json
 from kproc.spark.option_values import (
     OptionError,
     OptionTable,
@@ -29,55 +28,25 @@ from kproc.spark.option_values import (
     read_count_or_zero,
     read_flag,
     read_isolation,
-    read_json,
     read_long,
     read_long_or_zero,
-    read_names,
-    read_pattern,
     read_text,
     read_time_ms,
     reject_unknown,
+)
+from kproc.spark.positions import (
+    Position,
+    Subscription,
+    SubscriptionKind,
+    read_position,
+    read_subscription,
+    reject_position,
 )
 
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 << 20
 """Default size of a Fetch. It is large enough to hide the cost of a request, and small compared to a task's memory."""
-
-
-class SubscriptionKind(Enum):
-    """The option that a source subscribes with."""
-
-    TOPICS = "subscribe"
-    PATTERN = "subscribePattern"
-    PARTITIONS = "assign"
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """The topics, the pattern or the partitions that a source reads."""
-
-    kind: SubscriptionKind
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-    partitions: tuple[TopicPartition, ...] = ()
-
-    def __str__(self) -> str:
-        if self.kind is SubscriptionKind.PATTERN:
-            return f"topics that match {self.pattern!r}"
-        return ", ".join(self.topics or map(str, self.partitions))
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The start or end of a query: an offset or timestamp for each partition, or one for all of them."""
-
-    option: str
-    """Name of the option, for messages."""
-    everywhere: int | None = None
-    """EARLIEST or LATEST for all partitions. With `by_time`: ms since 1970."""
-    each: tuple[tuple[TopicPartition, int], ...] = ()
-    by_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +83,6 @@ class SourceOptions:
     data_directory: str = "auto"
     """Path of the leader's data directory, to read its files instead of Fetch; or `auto` or `none` (local.py)."""
     check_crcs: bool = True
-
-
-def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
-    document = read_json(name, value)
-    form = f'{name} must be like {{"clicks": [0, 1]}}, not {value!r}'
-    if not isinstance(document, dict) or not document:
-        raise OptionError(form)
-    found = []
-    for topic, indexes in document.items():
-        if not isinstance(indexes, list) or not indexes:
-            raise OptionError(form)
-        for index in indexes:
-            # Reject JSON's `true`, because in Python a bool is an int.
-            if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= INT_MAX:
-                raise OptionError(f"{name}: {index!r} is not a partition's number")
-            found.append(TopicPartition(topic, index))
-    return tuple(sorted(set(found)))
 
 
 # ---- names -----------------------------------------------------------------------------------------------
@@ -230,82 +182,6 @@ def _check_names(options: Mapping[str, str]) -> None:
         logger.warning("options without effect in this source: %s", ", ".join(sorted(without_effect)))
 
 
-# ---- start and end positions ---------------------------------------------------------------------------
-
-
-def _subscription(options: Mapping[str, str]) -> Subscription:
-    given = [kind for kind in SubscriptionKind if kind.value.lower() in options]
-    names = ", ".join(kind.value for kind in SubscriptionKind)
-    if not given:
-        raise OptionError(f"no topic to read: set one of the options {names}")
-    if len(given) > 1:
-        both = " and ".join(kind.value for kind in given)
-        raise OptionError(f"set only one of the options {names}, not {both}")
-    kind = given[0]
-    value = options[kind.value.lower()]
-    if kind is SubscriptionKind.TOPICS:
-        return Subscription(kind, topics=read_names(kind.value, value))
-    if kind is SubscriptionKind.PATTERN:
-        return Subscription(kind, pattern=read_pattern(kind.value, value))
-    return Subscription(kind, partitions=_assigned(kind.value, value))
-
-
-def _offsets_of(name: str, value: str) -> Offsets:
-    try:
-        found = from_json(read_json(name, value))
-    except OptionError:
-        raise
-    except ValueError as error:
-        raise OptionError(f"{name}: {error}") from None
-    if not found:
-        raise OptionError(f"{name} is empty: name at least one partition")
-    return found
-
-
-def _position(options: Mapping[str, str], word: Literal["starting", "ending"], default: int) -> Position:
-    """Parse the options for the start or the end of the query.
-
-    As in Spark's connector, one timestamp for all partitions has precedence over timestamps by partition, and these
-    have precedence over offsets.
-    """
-    for name in (f"{word}Timestamp", f"{word}OffsetsByTimestamp", f"{word}Offsets"):
-        value = options.get(name.lower())
-        if value is None:
-            continue
-        if name.endswith("Offsets"):
-            words = {"earliest": EARLIEST, "latest": LATEST}
-            if value.strip().lower() in words:
-                return Position(name, everywhere=words[value.strip().lower()])
-            if not value.strip().startswith("{"):
-                raise OptionError(
-                    f'{name} must be earliest, latest or like {{"clicks": {{"0": 23}}}}, not {value!r}'
-                )
-            offsets = _offsets_of(name, value)
-            for partition, offset in offsets.items():
-                if offset < EARLIEST:
-                    raise OptionError(
-                        f"{name} of {partition} must be an offset, -1 for latest or -2 for earliest, not {offset}"
-                    )
-            return Position(name, each=tuple(sorted(offsets.items())))
-        if name.endswith("ByTimestamp"):
-            times = _offsets_of(name, value)
-            if min(times.values()) < 0:
-                raise OptionError(f"{name}: times are in ms since 1970 and must be at least 0")
-            return Position(name, each=tuple(sorted(times.items())), by_time=True)
-        return Position(name, everywhere=read_long_or_zero(name, value), by_time=True)
-    return Position(f"{word}Offsets", everywhere=default)
-
-
-def _reject_position(position: Position, bad: int, why: str) -> None:
-    if position.by_time:
-        return
-    if position.everywhere == bad:
-        raise OptionError(f"{position.option}: {why}")
-    for partition, offset in position.each:
-        if offset == bad:
-            raise OptionError(f"{position.option} of {partition}: {why}")
-
-
 def _strategy(options: Mapping[str, str]) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     return bool(read_choice(name, options.get(name.lower(), "error"), {"error": False, "latest": True}))
@@ -333,8 +209,8 @@ def _reject_end(options: Mapping[str, str]) -> None:
 
 def _reject_empty_batch(starting: Position, ending: Position) -> None:
     """Reject a start at the latest or an end at the earliest offset, because the batch would have no records."""
-    _reject_position(starting, LATEST, "a batch that starts at the latest offset has no records")
-    _reject_position(ending, EARLIEST, "a batch that ends at the earliest offset has no records")
+    reject_position(starting, LATEST, "a batch that starts at the latest offset has no records")
+    reject_position(ending, EARLIEST, "a batch that ends at the earliest offset has no records")
 
 
 def _reject_progress(options: Mapping[str, str]) -> None:
@@ -354,8 +230,8 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     _check_names(options)
     bootstrap, connecting = parse_connecting(options)
     settings = parse_table(options, _SIMPLE)
-    starting = _position(options, "starting", LATEST if is_stream else EARLIEST)
-    ending = _position(options, "ending", LATEST)
+    starting = read_position(options, "starting", LATEST if is_stream else EARLIEST)
+    ending = read_position(options, "ending", LATEST)
     if is_stream:
         _reject_end(options)
     else:
@@ -372,7 +248,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     result = SourceOptions(
         bootstrap=bootstrap,
         connecting=connecting,
-        subscription=_subscription(options),
+        subscription=read_subscription(options),
         starting=starting,
         ending=ending,
         latest_if_too_late=_strategy(options),

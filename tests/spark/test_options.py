@@ -9,7 +9,8 @@ import pytest
 from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
-from kproc.spark.options import FETCH_BYTES, SourceOptions, SubscriptionKind, parse_source
+from kproc.spark.options import FETCH_BYTES, SourceOptions, parse_source
+from kproc.spark.positions import SubscriptionKind
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
