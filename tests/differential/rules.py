@@ -578,6 +578,17 @@ def _forgotten_first_heartbeat(case: Case) -> bool:
     return case.step.api == "streams_group_heartbeat" and is_of_endpoints and None in difference[1:3]
 
 
+def _topology_after_a_rejection(case: Case) -> bool:
+    """Numbers of partitions of internal topics that kproc no longer knows, because topics have changed since."""
+    is_count = "subtopologies" in case.difference.path and case.difference.path[-1:] == ("partitions",)
+    if case.step.api != "streams_group_describe" or not is_count or case.difference.kproc:
+        return False
+    changes = ("create_topics", "create_partitions", "delete_topics")
+    apis = [step.api for step in case.before]
+    last = max((at for at, api in enumerate(apis) if api == "streams_group_heartbeat"), default=0)
+    return any(api in changes for api in apis[:last])
+
+
 def _shutdown_without_members(case: Case) -> bool:
     """Kafka shows the shutdown that a member has requested with its leave, and kproc does not."""
     if case.step.api != "streams_group_heartbeat" or case.difference.path != ("status", ITEMS):
@@ -835,6 +846,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "tasks in a StreamsGroupHeartbeat": _tasks_again,
     "the shutdown of a streams application without members": _shutdown_without_members,
     "the heartbeat that creates a streams group": _forgotten_first_heartbeat,
+    "the topology of a streams group after a rejected heartbeat": _topology_after_a_rejection,
     "another instance id of a member of a streams group": _other_instance,
     "ListGroups of groups that are not ready": _not_ready,
     "the partitions that an assignor gives": _other_partitions,
