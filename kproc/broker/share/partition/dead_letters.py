@@ -272,8 +272,10 @@ class DeadLetterWriter:
             log = self._services.owner.partitions.get(partition.topic, image).log
         except (KafkaError, Corrupt, OSError) as error:
             logger.warning(
-                "cannot read the records of share partition %s, so their dead letters have headers only: %s",
+                "cannot read the records of share partition %s of topic %s, so their dead letters have headers only: "
+                "%s",
                 partition.name,
+                partition.topic,
                 error,
             )
             return None
@@ -325,8 +327,10 @@ class DeadLetterWriter:
         else:
             self._counters.lost_letters += count
             logger.warning(
-                "%d dead letters of share partition %s are lost, of records between the offsets %d and %d: %s",
+                "%d dead letters of share partition %s are lost, of records between the offsets %d and %d of topic %s: "
+                "%s",
                 *(count, partition.name, min(each.first for each in batch), max(each.last for each in batch)),
+                partition.topic,
                 problem,
             )
 

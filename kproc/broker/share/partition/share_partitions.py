@@ -326,9 +326,10 @@ class SharePartitions:
     def _fail(self, partition: SharePartition, error: KafkaError) -> None:
         """Reject requests for a while, because the state could not be read or its start offset could not be written."""
         logger.warning(
-            "cannot read the state of share partition %s or write its start offset, rejecting its requests for now: "
-            "%s",
+            "cannot read the state of share partition %s of topic %s or write its start offset, rejecting its requests "
+            "for now: %s",
             partition.name,
+            partition.topic,
             error.code.name,
         )
         partition.error = error
@@ -353,8 +354,9 @@ class SharePartitions:
             self._fail(partition, _coordinator_error(outcome))
         else:
             logger.warning(
-                "cannot write the state of share partition %s, trying again later: error code %d",
+                "cannot write the state of share partition %s of topic %s, trying again later: error code %d",
                 partition.name,
+                partition.topic,
                 outcome,
             )
             partition.fail_write(_coordinator_error(outcome))

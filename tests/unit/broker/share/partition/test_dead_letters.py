@@ -220,7 +220,7 @@ def test_dead_letter_that_cannot_be_written_is_archived(
     # A request can reject every other one of 20,000 records.
     lines = [text for text in caplog.messages if "dead letters of share partition" in text]
     assert len(lines) == (3 if case == "too large" else 1)
-    assert case == "too large" or "are lost, of records between the offsets 0 and 4" in lines[0]
+    assert case == "too large" or "are lost, of records between the offsets 0 and 4 of topic t:" in lines[0]
 
 
 def test_missing_topic_is_created_if_the_broker_may(
