@@ -139,8 +139,9 @@ def _open_views(links: Links) -> list[View]:
 
 
 def all_pages() -> list[TopPage]:
+    from kproc.cli.top_connections import CONNECTIONS
     from kproc.cli.top_groups import GROUPS
-    from kproc.cli.top_status import CONNECTIONS, PROCESSES, REQUESTS
+    from kproc.cli.top_status import PROCESSES, REQUESTS
     from kproc.cli.top_topics import TOPICS
 
     return [PROCESSES, TOPICS, GROUPS, CONNECTIONS, REQUESTS]

@@ -8,9 +8,10 @@ import pytest
 
 from kproc.cli import top_groups, top_topics
 from kproc.cli.top import all_pages
+from kproc.cli.top_connections import connections_snapshot
 from kproc.cli.top_page import PageSnapshot, Reading, Source
 from kproc.cli.top_screen import Mode, Screen, View, plain, render
-from kproc.cli.top_status import connections_snapshot, processes_snapshot, requests_snapshot
+from kproc.cli.top_status import processes_snapshot, requests_snapshot
 from tests.support.command_line import call_kproc
 from tests.support.status_rows import api, role, start, status
 

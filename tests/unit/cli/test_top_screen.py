@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kproc.cli import top_groups
+from kproc.cli.top_connections import connections_snapshot
 from kproc.cli.top_page import PageSnapshot, Source
 from kproc.cli.top_screen import Mode, StyledText, ansi, plain
-from kproc.cli.top_status import connections_snapshot, requests_snapshot
+from kproc.cli.top_status import requests_snapshot
 from tests.support.status_rows import api, status
 from tests.support.top_views import (
     HOSTILE,

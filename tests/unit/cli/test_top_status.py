@@ -1,18 +1,15 @@
-"""The pages of `kproc top` from the broker's status: processes, requests and connections."""
+"""The pages of `kproc top` from the broker's status: processes and requests."""
 
 from __future__ import annotations
 
 import pytest
 
-from kproc.cli.clients import add_rates
 from kproc.cli.status import _print_apis
 from kproc.cli.status import status as status_command
-from kproc.cli.top_screen import plain
-from kproc.cli.top_status import REQUESTS, connections_snapshot, processes_snapshot, requests_snapshot
+from kproc.cli.top_status import REQUESTS, processes_snapshot, requests_snapshot
 from tests.support.status_rows import api, role, start, status
 from tests.support.top_views import (
     busy_broker,
-    client,
     drawn,
     snapshots,
     view_of,
@@ -42,8 +39,6 @@ def test_first_reading_has_dashes_instead_of_zeros() -> None:
     assert {row["requests_per_s"] for row in rows} == {row["cpu_percent"] for row in rows} == {None}
     (produce, _) = requests_snapshot(now, None, 0.0).rows
     assert (produce["requests_per_s"], produce["p99_ms"], produce["requests_total"]) == (None, None, 100)
-    (row,) = connections_snapshot([client("a")]).rows
-    assert row["requests_per_s"] is None
     assert " -  " in drawn(view_of("processes", processes_snapshot(now, None, 0.0)))[-1 - 24 + 5]
 
 
@@ -69,26 +64,6 @@ def test_restarted_role_has_no_rate() -> None:
     before["processes"][0] |= {"pid": 7, "requests_total": 500}
     (row,) = processes_snapshot(now, before, 1.0).rows
     assert (row["requests_per_s"], row["cpu_percent"]) == (None, None)
-
-
-def test_rates_are_of_the_interval_or_of_the_whole_life() -> None:
-    rows = [client("old", requests=130), client("new", age_ms=500, requests=50)]
-    add_rates(rows, {"old": client("old")}, 2.0)
-    assert rows[0]["requests_per_s"] == 15.0
-    assert rows[1]["requests_per_s"] == 100.0
-    assert rows[1]["bytes_in_per_s"] == 2000.0
-
-
-def test_connections_name_the_quota_that_throttles() -> None:
-    quota = {"producer_byte_rate": {"value": 20_000, "of": "user alice"}}
-    rows = [client(str(at), throttled_ms={"producer_byte_rate": 100 * at}, quotas=quota) for at in range(9)]
-    assert connections_snapshot(rows).head[1:] == [], "nothing is known before the second reading"
-    add_rates(rows, {row["id"]: {**row, "throttled_ms": {}} for row in rows}, 1.0)
-    lines = [plain(line) for line in connections_snapshot(rows).head]
-    assert lines[1] == (
-        "throttled 80 % of the time: 8 (User:ANONYMOUS, 127.0.0.1:1) by producer_byte_rate=20000 of user alice"
-    )
-    assert lines[4:] == ["throttled: 5 more; --format json has all"]
 
 
 def test_phases_have_the_names_of_status_apis(capsys: pytest.CaptureFixture[str]) -> None:
