@@ -92,11 +92,11 @@ def test_restore_during_initialization_is_an_error_that_passes() -> None:
     """A member fetches from a new topic while the share coordinator still creates the state."""
     rig = ShareRig()
     request = ShareHeartbeat(member_id="a", member_epoch=0, client_id="c", topic_names=("t",))
-    rig.coordinator.share_heartbeat("g", request, lambda _result: None)
+    rig.coordinator.share_requests.heartbeat("g", request, lambda _result: None)
     rig.log.sync()
     assert rig.states.calls
     with pytest.raises(KafkaError) as caught:
-        rig.coordinator.restore_share_state(SharePartitionKey("g", T, 0), lambda _code: None)
+        rig.coordinator.share_requests.restore_state(SharePartitionKey("g", T, 0), lambda _code: None)
     assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     rig.run_all()
     assert restore(rig) == 0
