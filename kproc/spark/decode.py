@@ -22,7 +22,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
 from kproc.spark.binary import binary_array, bytes_scalar, number_array
 from kproc.spark.headers import header_array
-from kproc.spark.schema import COLUMNS, arrow_schema
+from kproc.spark.schema import COLUMNS, arrow_schema, check_columns
 from kproc.spark.walk import PADDING, Fields, WantedFields, find_fields
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, MAGIC_AT
@@ -93,7 +93,7 @@ class Decoder:
         bytes_max: int = BYTES_MAX,
         check_crcs: bool = True,
     ) -> None:
-        _check_columns(columns)
+        check_columns(columns)
         self.next_offset = start
         self.consumed = 0
         """Bytes of the last feed() that were decoded. The rest is an incomplete batch, or has offsets from `end` on."""
@@ -110,13 +110,8 @@ class Decoder:
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._constants = _Constants(topic, partition)
-        self._wanted = WantedFields(
-            timestamp="timestamp" in columns,
-            offset="offset" in columns,
-            key="key" in columns,
-            value="value" in columns,
-            headers="headers" in columns,
-        )
+        # The fields have the names of their columns.
+        self._wanted = WantedFields._make(name in columns for name in WantedFields._fields)
 
     @property
     def is_done(self) -> bool:
@@ -412,13 +407,6 @@ class _Constants:
         if array is None or len(array) < rows:
             array = self._arrays[name] = pa.repeat(self._values[name], max(rows, 1024))
         return array.slice(0, rows)
-
-
-def _check_columns(columns: Sequence[str]) -> None:
-    """Raise ValueError unless there is a column, and all columns are known."""
-    unknown = [name for name in columns if name not in ARROW_TYPES]
-    if unknown or not columns:
-        raise ValueError(f"no such columns: {', '.join(unknown)}" if unknown else "no columns are asked for")
 
 
 def _in_one_piece(waiting: list[_WaitingBatch], data: Bytes) -> tuple[bytes, Array, Array]:

@@ -25,6 +25,15 @@ COLUMNS: Final[dict[str, str]] = {
 BASE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "headers")
 
 
+def check_columns(columns: Sequence[str]) -> None:
+    """Raise ValueError unless there is a column, and all columns are known."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise ValueError(f"no such columns: {', '.join(unknown)}")
+    if not columns:
+        raise ValueError("no columns are asked for")
+
+
 def spark_schema(columns: Sequence[str] = BASE_COLUMNS) -> StructType:
     """Return the columns as a StructType. It is built by hand, because `fromDDL` needs a session."""
     from pyspark.sql import types

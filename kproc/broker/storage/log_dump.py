@@ -152,7 +152,7 @@ def _without_padding(pairs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return pairs
 
 
-class _Verification:
+class _LogVerifier:
     """Verifies batches and segments, counts batches and records, and collects the problems.
 
     find_error: see verify_partition().
@@ -213,24 +213,24 @@ def verify_partition(
     `find_error` checks the values of data records. Without it every value is valid. Returns (number of batches, number
     of records, problems).
     """
-    verification = _Verification(fs, find_error)
+    verifier = _LogVerifier(fs, find_error)
     next_offset = 0
     bases = segment_bases(fs, directory)
     for base in bases:
         if base < next_offset:
             path = directory / f"{base:020d}{LOG_SUFFIX}"
             reason = f"begins at {base}, the segment before it ends at {next_offset}"
-            verification.problems.append(Problem(path, reason))
-        end = verification.verify_segment(directory, base, is_last=base == bases[-1])
+            verifier.problems.append(Problem(path, reason))
+        end = verifier.verify_segment(directory, base, is_last=base == bases[-1])
         next_offset = max(next_offset, end)
-    verification.problems += _problems_of(
+    verifier.problems += _problems_of(
         (
             directory / checkpoints.PARTITION_METADATA_FILE,
             partial(checkpoints.read_partition_metadata, fs, directory),
         ),
         (directory / checkpoints.LEADER_EPOCH_FILE, partial(checkpoints.read_leader_epochs, fs, directory)),
     )
-    return verification.result
+    return verifier.result
 
 
 def verify_metadata_snapshot(
@@ -241,14 +241,14 @@ def verify_metadata_snapshot(
     Arguments and result are as of verify_partition(). A snapshot has no torn tail, because it gets its name when it is
     complete.
     """
-    verification = _Verification(fs, find_error)
+    verifier = _LogVerifier(fs, find_error)
     expected = 0
     try:
         for batch in read_batches(fs, path):
-            expected = verification.verify_batch(path, batch, expected)
+            expected = verifier.verify_batch(path, batch, expected)
     except BadBatch as error:
-        verification.problems.append(Problem(path, str(error)))
-    return verification.result
+        verifier.problems.append(Problem(path, str(error)))
+    return verifier.result
 
 
 def verify_checkpoints(fs: Fs, data_directory: Path) -> list[Problem]:
