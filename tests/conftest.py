@@ -67,9 +67,8 @@ from tests.support.budget import (  # noqa: E402
 )
 from tests.support.forked_workers import ForkedWorkers  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
-from tests.support.leak_guard import lost_sockets_collected, wait_until_released  # noqa: E402
+from tests.support.leak_guard import LeakGuard, lost_sockets_collected  # noqa: E402
 from tests.support.memory_directory import DISK_VARIABLE, chosen_memory_directory  # noqa: E402
-from tests.support.proc import Holdings  # noqa: E402
 from tests.support.skips import Skips  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 
@@ -93,7 +92,6 @@ BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property", "wire")
 FORKING = ("api", "cli", "clients", "faults", "spark")
 # When so much of the others has been handed out, no file that waits is left: these take longest.
 WAITING_SHARE = 0.85
-HAS_FAILED = pytest.StashKey[bool]()
 # A test of a plain run that hangs ends with the stacks of its threads.
 HANG_SECONDS = 900
 # Higher ones keep so many metrics slabs of rigs in cycles that a fork needs more memory than the machine has.
@@ -144,6 +142,7 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("few-examples")
     _take_own_temporary_directory(config)
     config.pluginmanager.register(Skips(), "skips")
+    config.pluginmanager.register(LeakGuard(), "leak-guard")
     config.pluginmanager.register(Budget(config, config.getoption("cpu_report")), "budget")
     if config.option.workers:
         config.pluginmanager.register(
@@ -342,8 +341,6 @@ def scope_of(node_id: str) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
-    if report.when == "call":
-        item.stash[HAS_FAILED] = report.failed
     # A worker sends its reports as UTF-8, and one that it cannot send ends the whole run: a hostile path in a log line.
     report.sections = [
         (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
@@ -431,20 +428,3 @@ def module_sockets() -> Iterator[None]:
     """Set up before the module's fixtures, so that a socket which one of them has lost is blamed on this module."""
     with lost_sockets_collected():
         yield
-
-
-@pytest.fixture(autouse=True)
-def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Nothing is left after a test: no child, no /dev/shm entry, no temporary directory, no more descriptors.
-
-    Session fixtures are set up before this one, so the shared brokers count as having been there.
-    """
-    if request.node.get_closest_marker("no_leak_guard"):
-        with lost_sockets_collected():
-            yield
-        return
-    before = Holdings.now()
-    yield
-    # The traceback that pytest keeps holds the test's objects: one failure is enough.
-    if not request.node.stash.get(HAS_FAILED, False):
-        wait_until_released(before)

@@ -2,7 +2,7 @@
 
 Workers of xdist are separate interpreters: each imports all files of the tests, which costs 9 s of CPU. Forked workers
 share the modules that the main process has imported. A file stays with one worker, and so do files that share a JVM.
-The main process sends the numbers of a file's tests to a worker. The worker sends its reports, and a message after each
+The main process sends the numbers of a file's tests to a worker. The worker sends a message with its reports after each
 test.
 
 If a worker dies, the test that it ran fails, and another worker runs the rest of the file.
@@ -17,6 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from itertools import zip_longest
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -150,17 +151,23 @@ class ForkedWorkers:
     def _handle(self, worker: Worker, kind: str, value: Any) -> None:
         session = self._session
         if kind == "report":
-            report = self._hook.pytest_report_from_serializable(config=session.config, data=value)
-            self._hook.pytest_runtest_logreport(report=report)
+            self._log_report(value)
         elif kind == "warning":
             self._hook.pytest_warning_recorded.call_historic(kwargs=value)
         elif kind == "finished":
-            self._finish_test(worker, value)
+            reports, location = value
+            for each in reports:
+                self._log_report(each)
+            self._finish_test(worker, location)
             if not worker.tests:
                 self._send_next_file(worker)
         else:
             worker.has_ended = True
             session.config.pluginmanager.get_plugin("budget").worker_seconds[worker.name] = value
+
+    def _log_report(self, data: dict[str, Any]) -> None:
+        report = self._hook.pytest_report_from_serializable(config=self._session.config, data=data)
+        self._hook.pytest_runtest_logreport(report=report)
 
     def _finish_test(self, worker: Worker, location: tuple[str, int | None, str]) -> None:
         """Report the end of a worker's first test. The worker sends `location`, because computing it is slow."""
@@ -201,6 +208,8 @@ class WorkerSide:
     def __init__(self, session: pytest.Session, name: str, connection: Connection) -> None:
         self._session, self._name, self._connection = session, name, connection
         self._last_item: pytest.Item | None = None
+        self._reports: list[dict[str, Any]] = []
+        """Reports of the test that runs. They are sent with the message that it has ended."""
 
     def run(self, set_up: Callable[[pytest.Config], None]) -> NoReturn:
         """Run files until the main process sends an empty one, or has closed the connection."""
@@ -233,6 +242,8 @@ class WorkerSide:
         factory = config._tmp_path_factory
         factory._basetemp = factory.getbasetemp() / f"popen-{self._name}"
         factory._basetemp.mkdir(mode=0o700)
+        # By default pytest looks for the hooks of all conftest.py files anew in each phase of each test.
+        self._session.gethookproxy = cache(self._session.gethookproxy)
         # The main process prints the results. pytest-timeout writes the stacks of a test that hangs.
         terminal = plugins.unregister(name="terminalreporter")
         plugins.register(SimpleNamespace(_tw=terminal._tw), "terminalreporter")
@@ -250,7 +261,8 @@ class WorkerSide:
                 # After the last test of a file fixtures of the session stay: another file may follow.
                 following = self._session if next_number is None else items[next_number]
                 hook.pytest_runtest_protocol(item=self._last_item, nextitem=following)
-                self._connection.send(("finished", self._last_item.location))
+                self._connection.send(("finished", (self._reports, self._last_item.location)))
+                self._reports = []
 
     def _tear_down_session(self) -> None:
         """Tear down the fixtures of the session. An error counts as one of the last test's teardown."""
@@ -262,15 +274,15 @@ class WorkerSide:
             report = hook.pytest_runtest_makereport(item=self._last_item, call=call)
             with suppress(ConnectionError):
                 hook.pytest_runtest_logreport(report=report)
+                self._connection.send(("report", self._reports.pop()))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Send a report to the main process."""
+        """Encode a report for the main process."""
         report.worker_id = self._name
         config = self._session.config
         # The hook fails a test whose subtests have failed, which are counted in this process.
         config.hook.pytest_report_teststatus(report=report, config=config)
-        data = config.hook.pytest_report_to_serializable(config=config, report=report)
-        self._connection.send(("report", data))
+        self._reports.append(config.hook.pytest_report_to_serializable(config=config, report=report))
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
         """Send a test's warning to the main process, without its class, which a test module can have defined."""

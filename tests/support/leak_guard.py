@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 from tests.support.proc import Holdings, descriptor_kinds
 from tests.support.wait import wait_until
@@ -65,3 +67,45 @@ def _close_forgotten_transports() -> None:
 
 def _socket_count() -> int:
     return descriptor_kinds("self")["socket"]
+
+
+class LeakGuard:
+    """A plugin that fails each test after which a child, a descriptor, shared memory or a temporary directory is left.
+
+    The guard's fixture does not ask for `request`, because pytest defines that fixture anew for each test that needs
+    it, by inspecting a signature. The hooks keep the running test instead.
+    """
+
+    def __init__(self) -> None:
+        self._item: pytest.Item | None = None
+        self._has_failed = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Keep the test, before its fixtures are set up."""
+        self._item, self._has_failed = item, False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        """Keep whether the test failed, before its fixtures are torn down."""
+        report = yield
+        if call.when == "call":
+            self._has_failed = report.failed
+        return report
+
+    @pytest.fixture(autouse=True)
+    def leak_guard(self) -> Iterator[None]:
+        """Compare what is held before and after the test.
+
+        Session fixtures are set up before this one, so the shared brokers count as having been there.
+        """
+        assert self._item is not None
+        if self._item.get_closest_marker("no_leak_guard"):
+            with lost_sockets_collected():
+                yield
+            return
+        before = Holdings.now()
+        yield
+        # The traceback that pytest keeps holds the test's objects: one failure is enough.
+        if not self._has_failed:
+            wait_until_released(before)

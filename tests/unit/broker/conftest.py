@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.logging import caplog_records_key
 
 if TYPE_CHECKING:
     from tests.support.handler_rig import HandlerRig
@@ -27,8 +28,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., HandlerRig]]:
         yield make
 
 
-@pytest.fixture(autouse=True)
-def forget_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Log records hold exceptions, those hold frames, and those hold descriptors that the leak guard sees."""
-    yield
-    caplog.get_records("call").clear()
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Discard the test's log records, which hold exceptions, frames and so descriptors that the leak guard sees.
+
+    A hook takes less CPU than a fixture with `caplog` in each of 6,000 tests.
+    """
+    item.stash[caplog_records_key].get("call", []).clear()
