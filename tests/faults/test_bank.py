@@ -9,18 +9,15 @@ import pytest
 
 pytest.importorskip("kafka", reason="kafka_python is not installed")
 pytest.importorskip("aiokafka", reason="aiokafka is not installed")
-from tests.bank.ledger import ABORTED, COMMITTED, UNKNOWN, Ledger, Posting
 from tests.bank.run import Bank
 from tests.bank.strikes import Strikes
 from tests.bank.tellers import AiokafkaTeller, ConfluentTeller
 from tests.support.broker import ServedBroker
 
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 ROUNDS = 5
 
 
-@pytest.mark.faults
-@pytest.mark.own_broker
-@pytest.mark.transports("process")
 def test_bank_transfers_stay_atomic_while_roles_die(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
@@ -34,17 +31,3 @@ def test_bank_transfers_stay_atomic_while_roles_die(
         assert not problems, f"{report.text()}\n{broker.log()[-8000:]}"
     assert report.counts["transfers committed"] > 3, report.text()
     assert report.counts["postings copied"] == report.counts["postings read"], report.text()
-
-
-def test_bank_ledger_finds_torn_lost_and_duplicated_transfers() -> None:
-    ledger = Ledger()
-    for transfer, outcome in (("a", COMMITTED), ("b", ABORTED), ("c", UNKNOWN), ("d", COMMITTED)):
-        ledger.tell(transfer, outcome)
-    whole = {name: [Posting(name, 1, -5), Posting(name, 2, 5)] for name in "abcd"}
-    assert ledger.problems(whole["a"] + whole["c"] + whole["d"]) == []
-    assert ledger.problems(whole["a"] + whole["d"]) == [], "nobody was told of the third"
-    assert "torn" in ledger.problems(whole["a"] + whole["d"][:1])[0]
-    assert "torn or doubled" in ledger.problems(whole["a"] + whole["d"] * 2)[0]
-    assert ledger.problems(whole["a"]) == ["d was committed and is lost"]
-    assert ledger.problems(whole["a"] + whole["b"] + whole["d"]) == ["b was aborted and is there"]
-    assert Posting.decode(Posting("x", 3, -7).encode()) == Posting("x", 3, -7)

@@ -11,6 +11,7 @@ from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import FETCH_BYTES, SourceOptions, parse_source
 from kproc.spark.positions import SubscriptionKind
+from tests.support.cases import in_one_test
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
@@ -114,7 +115,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
     assert assigned.subscription.partitions == (("a", 2), ("b", 0), ("b", 1))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("options", "words"),
     [
         ({"subscribe": None}, ["subscribe, subscribePattern, assign", "no topic to read"]),

@@ -7,6 +7,7 @@ from pyspark.sql import types
 
 from kproc.spark.sink_options import parse_sink_options
 from kproc.spark.writer import batch_writer, stream_writer
+from tests.support.cases import in_one_test
 
 pytest.importorskip("pyspark")
 
@@ -19,7 +20,7 @@ VALUE = {"value": STRING}
 TO = {**BROKER, "topic": "t"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("columns", "options", "words"),
     [
         (VALUE, {"topic": "t"}, "must be specified for configuring Kafka producer"),

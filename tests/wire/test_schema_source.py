@@ -36,6 +36,7 @@ def test_additions_follow_versions_of_kio() -> None:
         assert not schema_source.supported_versions(key), key.name
 
 
+@pytest.mark.long
 def test_every_change_names_a_field_of_the_version_before() -> None:
     made = {(key, version, direction): schema for key, version, direction, schema in schema_source.make_schemas()}
     for (key, version), changes in schema_additions.CHANGED.items():

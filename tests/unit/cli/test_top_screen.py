@@ -9,6 +9,7 @@ from kproc.cli.top_connections import connections_snapshot
 from kproc.cli.top_page import PageSnapshot, Source
 from kproc.cli.top_screen import Mode, StyledText, ansi, plain
 from kproc.cli.top_status import requests_snapshot
+from tests.support.cases import in_one_test
 from tests.support.status_rows import api, status
 from tests.support.top_views import (
     HOSTILE,
@@ -25,7 +26,7 @@ SIZES = [(120, 40), (80, 24), (60, 10), (20, 3), (1, 1)]
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@in_one_test(("width", "height"), SIZES)
 def test_page_and_its_help_fit_the_terminal(name: str, width: int, height: int) -> None:
     view = view_of(name, snapshots()[name])
     for mode in (Mode(2.0), Mode(2.0, is_help=True), Mode(2.0, is_paused=True, is_typing=True)):

@@ -15,6 +15,7 @@ from kproc.broker.calls.own_operations import FaultRule, KeepFault, ListFaults
 from kproc.broker.faults.control import FaultControl, InvalidRule, validate
 from kproc.broker.faults.rule_files import RuleFiles
 from kproc.broker.faults.schedule import Schedule
+from tests.support.cases import in_one_test
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,7 +23,7 @@ def every_api() -> None:
     load_all()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rule", "reason"),
     [
         ({"action": "close", "apis": ["Prodduce"]}, "unknown API 'Prodduce'"),

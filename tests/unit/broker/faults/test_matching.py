@@ -12,6 +12,7 @@ from kproc.broker.faults.matching import Matcher, RequestNames
 from kproc.broker.security.principal import Principal
 from kproc.wire import codec
 from kproc.wire.header import REQUEST_HEADER, ApiKey
+from tests.support.cases import in_one_test
 
 TOPIC_ID = bytes(range(16))
 
@@ -45,7 +46,7 @@ def produce(request: pytest.FixtureRequest) -> tuple[Any, RequestNames]:
     return names_in(ApiKey.PRODUCE, request.param, fields)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rule", "expected"),
     [
         ({}, True),

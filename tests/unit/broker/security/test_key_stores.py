@@ -15,6 +15,7 @@ from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.values import Secret
 from kproc.broker.security.tls import make_context, settings_of
+from tests.support.cases import in_one_test
 from tests.support.certificates import Certificates, Issued
 from tests.support.tls_handshakes import shake_hands
 
@@ -196,11 +197,17 @@ WRONG = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.fixture(scope="module")
+def wrong_stores(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[str, Any], str]]:
+    """All that is wrong, made once."""
+    return wrong(certificates, issued)
+
+
+@in_one_test("what", WRONG)
 def test_unusable_store_is_rejected_in_one_line(
-    certificates: Certificates, issued: Issued, what: str
+    wrong_stores: dict[str, tuple[dict[str, Any], str]], what: str
 ) -> None:
-    settings, said = wrong(certificates, issued)[what]
+    settings, said = wrong_stores[what]
     with pytest.raises(ConfigError, match=said) as refused:
         context_of(**{name: str(value) for name, value in settings.items()})
     assert "\n" not in str(refused.value)
