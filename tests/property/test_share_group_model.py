@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproc.common.errors import ErrorCode
+from tests.support.budget import example_count
 from tests.support.consumer_groups import topic_id
 from tests.support.share_groups import ShareRig
 
@@ -103,7 +104,7 @@ class World:
             assert covered == (set(range(count)) if subscribers else set())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_share_group_keeps_its_promises(seed: int) -> None:
     world = World(Random(seed))

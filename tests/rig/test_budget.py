@@ -20,6 +20,7 @@ from tests.support.budget import (
     Budget,
     budget_of,
     cpu_seconds,
+    example_count,
     is_long,
     is_plain,
     leaves_out_all,
@@ -73,6 +74,7 @@ def test_plain_run_uses_fewer_hypothesis_examples(pytestconfig: pytest.Config):
         pytest.skip("a profile was asked for")
     wanted = PLAIN_EXAMPLES if is_plain(pytestconfig.option.markexpr) else EXAMPLES
     assert hypothesis.settings().max_examples == wanted
+    assert example_count(2 * EXAMPLES) == 2 * wanted
 
 
 LEFT_OUT = [

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support.proc import child_pids
@@ -24,7 +25,8 @@ PLAIN_SECONDS, ALL_SECONDS = 60, 10 * 60
 PLAIN_TEST_SECONDS = 1.0
 # Of its seeds and of Hypothesis' examples a test takes so many in a plain run; scripts/test and .ci/run take all.
 PLAIN_SEEDS, PLAIN_EXAMPLES = 2, 25
-# Every run has the same examples, so that more of them add little. A test can have a number of its own.
+# Every run has the same examples, so that more of them add little. A test can have a number of its own by
+# `example_count`.
 EXAMPLES = 50
 FILES_SHOWN = 10
 
@@ -39,6 +41,11 @@ def is_whole_run(config: pytest.Config) -> bool:
     if hasattr(config, "workerinput"):
         return False
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+
+
+def example_count(count: int) -> int:
+    """Return how many examples a test takes in this run if it takes `count` of them in scripts/test."""
+    return count * hypothesis.settings().max_examples // EXAMPLES
 
 
 def is_long(*, has_own_broker: bool, seed: object) -> bool:

@@ -16,6 +16,7 @@ from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import Record, check_batch, decode_records, encode_batch
 from kproc.wire.records import decode_records as decode_raw
 from kproc.wire.records import encode_records, walk_records
+from tests.support.budget import example_count
 from tests.support.cases import in_one_test
 from tests.support.record_outcomes import outcome
 
@@ -37,7 +38,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(records, st.sampled_from(CODECS), st.integers(0, 2**62))
 def test_records_survive_the_round_trip_in_every_codec(given_records, codec, base_offset):
     batch = encode_batch(given_records, codec=codec, base_offset=base_offset)

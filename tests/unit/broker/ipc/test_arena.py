@@ -14,6 +14,7 @@ from kproc.broker.ipc.arena import Arena, ArenaReader
 from kproc.broker.ipc.layout import PAGE_BYTES
 from kproc.broker.ipc.region import Region, RegionKind, RegionMismatch
 from kproc.common.errors import FatalError
+from tests.support.budget import example_count
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked
 
@@ -226,7 +227,7 @@ def test_close_says_when_a_view_is_still_held():
     del held
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 6 * PAGE_BYTES), st.integers(0, 1 << 30)), max_size=60)
 )

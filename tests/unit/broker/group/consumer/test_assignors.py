@@ -16,6 +16,7 @@ from kproc.broker.group.consumer.assignors import (
     Members,
     PartitionCounts,
 )
+from tests.support.budget import example_count
 from tests.support.bytecodes import count_bytecodes
 from tests.support.computations import undivided
 
@@ -65,7 +66,7 @@ HISTORIES = st.lists(st.tuples(SUBSCRIPTIONS, st.tuples(*[st.integers(1, 9)] * 4
 
 
 @every_assignor
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 @given(history=HISTORIES)
 def test_each_partition_has_one_subscribed_owner(
     assign: Assignor, history: list[tuple[dict[str, list[int]], tuple[int, ...]]]
@@ -94,7 +95,7 @@ def test_each_partition_has_one_subscribed_owner(
 
 
 @every_assignor
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 @given(subscriptions=SUBSCRIPTIONS, partition_counts=st.tuples(*[st.integers(1, 9)] * 4))
 def test_unchanged_group_keeps_its_assignment(
     assign: Assignor, subscriptions: dict[str, list[int]], partition_counts: tuple[int, ...]
@@ -104,7 +105,7 @@ def test_unchanged_group_keeps_its_assignment(
     assert assign(reordered, counts(*partition_counts)) == first
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 @given(
     history=st.lists(
         st.tuples(st.integers(1, 7), st.tuples(*[st.integers(1, 9)] * 4)), min_size=1, max_size=4
@@ -118,7 +119,7 @@ def test_uniform_balances_equal_subscriptions(history: list[tuple[int, tuple[int
         assert sizes(target)[-1] - sizes(target)[0] <= 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 @given(subscriptions=SUBSCRIPTIONS, partition_counts=st.tuples(*[st.integers(1, 9)] * 4))
 def test_uniform_leaves_no_better_move(
     subscriptions: dict[str, list[int]], partition_counts: tuple[int, ...]

@@ -21,6 +21,7 @@ from kproc.broker.security.sasl.scram import (
     made_up,
     new_credential,
 )
+from tests.support.budget import example_count
 from tests.support.cases import in_one_test
 from tests.support.scram_client import ScramClient
 
@@ -46,7 +47,7 @@ def begin(*, is_strict: bool = True) -> ScramExchange:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=example_count(20), deadline=None)
 @given(
     name=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),
     password=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),

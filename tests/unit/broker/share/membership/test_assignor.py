@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
 from kproc.broker.share.membership.records import ShareAssignment
+from tests.support.budget import example_count
 from tests.support.bytecodes import count_bytecodes
 from tests.support.computations import undivided
 
@@ -46,7 +47,7 @@ MEMBERS = st.sets(st.sampled_from("abcdefghijkl"), min_size=1)
 HISTORIES = st.lists(st.tuples(SUBSCRIPTIONS, st.tuples(*[st.integers(0, 5)] * 3)), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(HISTORIES)
 def test_each_partition_has_subscribed_members_at_every_step(
     history: list[tuple[dict[str, list[int]], tuple[int, ...]]],
@@ -67,7 +68,7 @@ def test_each_partition_has_subscribed_members_at_every_step(
         assert assign(subscriptions, partitions, current) == current
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(st.lists(st.tuples(MEMBERS, st.integers(1, 9)), min_size=1, max_size=5))
 def test_members_with_one_subscription_are_balanced(history: list[tuple[set[str], int]]) -> None:
     current: dict[str, ShareAssignment] = {}
