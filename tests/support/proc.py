@@ -127,12 +127,13 @@ class OwnChildren:
     """
 
     def __init__(self) -> None:
-        self._newest_pid, self._children = "", frozenset[int]()
+        self._newest_pid, self._children = b"", frozenset[int]()
 
     def read(self) -> frozenset[int]:
         """Return every child, grandchild and so on. Some of them may have ended."""
         # Before the children, so that the next call reads again if one is created meanwhile.
-        newest_pid = Path("/proc/loadavg").read_text().rpartition(" ")[2]
+        with open("/proc/loadavg", "rb") as load:
+            newest_pid = load.read().rpartition(b" ")[2]
         if newest_pid != self._newest_pid:
             self._newest_pid, self._children = newest_pid, frozenset(child_pids(os.getpid()))
         return self._children
