@@ -334,6 +334,10 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
 }
 
 
+def _fail_none(_self: Any, _peer: Any) -> frozenset[str]:
+    return frozenset()
+
+
 def _closed_before_the_last_answer(self: Any) -> int:
     """A Processor that leaves closes what cannot move at once, whatever is in work."""
     for connection in list(self._table.by_fd.values()):
@@ -440,7 +444,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "stale-row-trusted": [(PartitionTable, "read", _row_of_any_generation)],
     "opened-while-another-has-it": [(PartitionTransfer, "_before_open", _nothing)],
     "hand-over-loses-who-waits": [(PartitionTransfer, "_release_waiters", _nothing)],
-    "calls-of-the-dead-never-answered": [(Calls, "fail_all", _nothing)],
+    "calls-of-the-dead-never-answered": [(Calls, "fail_all", _fail_none)],
     "connections-of-a-dead-handler-stay": [(HandlerAssignment, "_on_handler_death", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
     "answers-in-any-order": [(ResponseWriter, "_enqueue", _delivered_in_any_order)],

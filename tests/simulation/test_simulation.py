@@ -57,6 +57,17 @@ def stories_of(seeds: list[str]) -> dict[str, str]:
     return {seed: story + counts for story, seed, counts in zip(parts[::3], parts[1::3], parts[2::3], strict=False)}
 
 
+def test_mutations_replace_methods_that_exist() -> None:
+    """The search for a mutation would otherwise end with an error after its method was renamed."""
+    code = (
+        "from tests.simulation.mutations import MUTATIONS\n"
+        "print([name for name, changes in MUTATIONS.items()"
+        " if any(attribute not in vars(target) for target, attribute, _ in changes)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_mutations_are_found_by_few_seeds() -> None:
     """Seeds of the directed plans lead to the state in which the mutation matters (directed.py)."""
     done = run("--mutation", *DIRECTED, *TLS_MUTATIONS, "--first", "2", "--seeds", "40")
