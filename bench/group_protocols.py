@@ -1,6 +1,6 @@
 """Measure consumer groups (KIP-848) and share groups (KIP-932) of kproc beside Apache Kafka.
 
-    KPROC_KAFKA_VERSION=4.4.0 python -m bench.group_protocols            # three rounds: about ten minutes
+    python -m bench.group_protocols            # three rounds: about ten minutes
     python -m bench.group_protocols --peers kproc --cells join --rounds 1
 
 heartbeats: 1,000 groups of 3 members that have joined heartbeat as the broker tells them. CPU of the broker.

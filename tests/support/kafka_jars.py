@@ -8,7 +8,7 @@ are there calls `missing_reason()`, which never fetches: a test run must not sta
     python -m tests.support.kafka_jars        # fetch, print the directory
     python -m tests.support.kafka_jars --streams      # those of Kafka Streams, too
     python -m tests.support.kafka_jars --if-possible  # all that are missing; one line where that cannot be
-    KPROC_KAFKA_VERSION=4.4.0 python -m tests.support.kafka_jars  # those of the other version
+    KPROC_KAFKA_VERSION=4.3.0 python -m tests.support.kafka_jars  # those of the other version
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.support.jvm import SHORT_LIVED, archived_classes
 
 Artifacts = tuple[tuple[str, str, str], ...]
 
-# The version that the Java tests and the yardsticks of bench/ run: KPROC_KAFKA_VERSION=4.4.0 chooses the other one.
-KAFKA_VERSION: Final = os.environ.get("KPROC_KAFKA_VERSION", "4.3.0")
+# The version that the Java tests and the yardsticks of bench/ run: KPROC_KAFKA_VERSION=4.3.0 chooses the other one.
+KAFKA_VERSION: Final = os.environ.get("KPROC_KAFKA_VERSION", "4.4.0")
 # slf4j-nop silences the tools: with no binding each prints a warning that would end up in compared output.
 ARTIFACTS: Final = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
