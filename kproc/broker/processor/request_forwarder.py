@@ -182,7 +182,7 @@ class RequestForwarder:
         return True
 
     def _is_too_long(self, connection: Connection, start: bytes) -> bool:
-        """Reject a frame of a client that logs in if it is too long for a login; return True if it is."""
+        """Close the connection of a client that logs in if a frame is too long for a login; return True if it is."""
         length = frame_length(start)
         longest = self._table.logins.bytes_max
         link = connection.home.link
@@ -190,8 +190,17 @@ class RequestForwarder:
             longest = min(longest, link.sender.record_bytes_max - HEAD_BYTES - LENGTH_BYTES)
         if length <= longest:
             return False
-        self._counts[SLOT["logins_failed"]] += 1
-        self._reject(connection, start, longest)
+        # A session has ended. Only a login may follow, and nothing of this length is one (KIP-368).
+        if connection.login is not None and connection.login.has_session:
+            self._counts[SLOT["sessions_killed"]] += 1
+            logger.debug(
+                "closing connection %s: its SASL session has expired and the client has not logged in again",
+                connection_name(connection),
+            )
+            self._table.drain(connection)
+        else:
+            self._counts[SLOT["logins_failed"]] += 1
+            self._reject(connection, start, longest)
         return True
 
     def _introduce(self, connection: Connection) -> bool:

@@ -379,6 +379,11 @@ class StreamsGroup:
         expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
+                logger.info(
+                    "streams group %s: removing %d members whose session or rebalance timeout has expired",
+                    self.group_id,
+                    len(expired),
+                )
                 self._remove(expired)
             if self.state.members:
                 self._update_target(now_ms)

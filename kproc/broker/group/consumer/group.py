@@ -359,6 +359,11 @@ class ConsumerGroup:
         expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
+                logger.info(
+                    "group %s: removing %d members whose session or rebalance timeout has expired",
+                    self.group_id,
+                    len(expired),
+                )
                 self.remove(expired)
             # Compute only an assignment that is due. As in Kafka, the one without the expired members is computed at
             # the next heartbeat of any member.

@@ -214,6 +214,17 @@ def test_expired_session_closes_gate_until_next_login() -> None:
         assert rig.handlers[1].bodies() == [b"produce"]
 
 
+def test_long_frame_after_the_end_of_a_session_is_no_login() -> None:
+    with ProcessorRig(logins=LoginLimits(ns_max=30_000_000_000, bytes_max=20_000)) as rig:
+        client = rig.connect(flags=FLAG_SASL)
+        log_in(rig, client, Session(ALICE, "PLAIN", rig.clock.now_ns() + 2_000_000_000))
+        rig.advance_ms(2_500)
+        client.send(framed(b"x" * 20_001))
+        assert client.is_closed()
+        assert rig.metric("sessions_killed") == 1
+        assert rig.metric("logins_failed") == rig.metric("malformed") == 0
+
+
 def test_a_client_whose_session_is_over_may_take_its_time() -> None:
     with ProcessorRig(logins=LoginLimits(ns_max=30_000_000_000)) as rig:
         client = rig.connect(flags=FLAG_SASL)

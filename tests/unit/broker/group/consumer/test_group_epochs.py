@@ -83,13 +83,17 @@ def test_member_without_a_subscription_keeps_the_epoch(rig: GroupRig) -> None:
     assert HonestMember(rig, "c").heartbeat().member_epoch == 3
 
 
-def test_expired_member_leaves_the_assignment_to_a_heartbeat(rig: GroupRig) -> None:
+def test_expired_member_leaves_the_assignment_to_a_heartbeat(
+    rig: GroupRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
     settle([first, second])
     rig.advance(30_000)
     first.heartbeat()
     rig.advance(15_001)
     assert set(rig.group.state.members) == {"a"}
+    assert "removing 1 members whose session or rebalance timeout has expired" in caplog.text
     assert rig.group.state_name == "Assigning"
     settle([first])
     assert first.owned == {T: {0, 1, 2, 3}}
