@@ -119,7 +119,7 @@ def aborted(log: Log) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.long), -1])
 def test_damaged_transaction_index_is_rebuilt(aborted_log: LogRig, number: int, clean: bool) -> None:
     """Flipped bits, tears, zeroes, and a file that is gone: aborted records never look committed."""
     rig = aborted_log

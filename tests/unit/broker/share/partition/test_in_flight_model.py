@@ -252,7 +252,7 @@ class Scene:
         assert flat == {offset: (record.state, record.count) for offset, record in self.model.items()}
 
 
-@pytest.mark.parametrize("first", range(0, 160, 40))
+@pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.long) for each in (40, 80, 120))])
 def test_window_agrees_with_model_of_single_offsets(first: int) -> None:
     for seed in range(first, first + 40):
         scene = Scene(seed)
