@@ -29,9 +29,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_where(option: str, text: str) -> Where:
-    """Parse "beginning", "end", an offset (a negative one counts from the end) or a time.
+    """Parse a position that a user gave with `option`. Raise a usage error, which names the option, for other texts.
 
-    Raise a usage error for any other text.
+    Return "beginning" for beginning or earliest, and "end" for end or latest. Return an int for an offset; -N is N
+    before the end. Return a datetime for @N, which is N ms since 1970, and for an ISO 8601 time. A time without a time
+    zone is local. Times before 1970 are usage errors, too.
     """
     words = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
     if text in words:

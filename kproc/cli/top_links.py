@@ -33,7 +33,10 @@ class Links:
 
     @property
     def client(self) -> Client:
-        """A connection for requests of Kafka's protocol."""
+        """The connection for requests of Kafka's protocol.
+
+        The first use opens it, and raises ClientError if that fails.
+        """
         if self._client is None:
             self._client = connect(self.bootstrap)
             self._client.timeout_ms = PATIENCE_MS
@@ -41,7 +44,10 @@ class Links:
 
     @property
     def local(self) -> Client | None:
-        """A connection for kproc's own operations, or None unless a kproc broker answers on the loopback."""
+        """The connection for kproc's own operations, or None unless a kproc broker answers on the loopback.
+
+        Tried only once: after a failure this stays None until `close`.
+        """
         if self._local is None and not self._has_tried:
             self._local = connect_locally(self.client, self.bootstrap)
             self._has_tried = True

@@ -239,7 +239,10 @@ def _target(table: SpecTable, kind: str, defaults: Defaults) -> str:
         return function_of(table, "python", defaults)
     target = table.need_text(kind)
     if kind == "memory" and not VIEW.fullmatch(target):
-        raise table.error("memory", f"{target!r} is not the name of a table")
+        raise table.error(
+            "memory",
+            f"{target!r} is not a table's name: use letters, digits and _, and do not begin with a digit",
+        )
     return local_path(defaults.directory, target) if kind in FILE_FORMATS else target
 
 

@@ -122,9 +122,9 @@ class BatchCommit:
     # -- a task
 
     def is_done(self, task: int) -> bool:
-        """Return True if this task need not write.
+        """Return True if this task need not write (steps 1 and 2 of the module's docstring).
 
-        If the task's batch is decided, commit its listed transaction (steps 1 and 2).
+        If the decision to commit the task's batch is written, commit the task's transaction that the decision lists.
         """
         if not self._has_marks:
             return False
@@ -163,11 +163,15 @@ class BatchCommit:
     # -- the driver
 
     def commit(self, prepared: Sequence[PreparedTask], done: Iterable[int]) -> None:
-        """Decide the batch and commit its transactions, in the driver (steps 6 to 9).
+        """Write the decision to commit this batch durably, then commit its transactions. Called in the driver.
 
-        done: the tasks that wrote nothing, because they found their rows committed.
+        These are steps 6 to 9 of the module's docstring. If an earlier run has decided this batch, commit the rest of
+        it. If a later batch is decided already, abort the transactions, because a newer run of the query has taken
+        over. A batch without marks (`has_marks`) has no decision: its transactions are only checked and committed.
 
-        Raises TransactionLost if a transaction is not open any more, and OtherRows if a partly committed batch differs.
+        prepared: the tasks with an open transaction. done: the tasks that wrote nothing, because they found their rows
+        committed. Raises TransactionLost if a transaction is not open any more. Raises OtherRows if an earlier run has
+        committed a part of this batch, and a task now has other rows than the decision lists.
         """
         if not self._has_marks:
             self._check_open(prepared)
@@ -191,7 +195,8 @@ class BatchCommit:
     def abort(self, prepared: Sequence[PreparedTask], failed: Iterable[int]) -> None:
         """Abort the prepared transactions, and those that the `failed` tasks possibly left open.
 
-        If the batch is decided, its listed transactions stay open, and the next run commits them. Spark can kill a task
+        If the decision to commit the batch is written, the transactions that it lists stay open. The next run commits
+        them. Spark can kill a task
         before it aborts its own transaction, so the driver aborts those of all failed tasks.
         """
         decision = Decision(_NONE, {})

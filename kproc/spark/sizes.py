@@ -54,7 +54,8 @@ def _batches(
             partition, offset, FetchLimits(SAMPLE_BYTES, wait_ms=0), isolation=options.isolation
         )
     except (OffsetOutOfRange, UnknownTopic):
-        # Without a sample any end will do, because `StreamReader.partitions` reports the lost records.
+        # The records from `offset` on or the topic were deleted, so there is no sample. The batch then takes the whole
+        # backlog. That does no harm, because `StreamReader.partitions` reports the lost records.
         return []
     found, position = [], 0
     while position + HEADER_BYTES <= len(fetched.records):

@@ -89,9 +89,10 @@ class _Task:
         yield from decoder.flush()
 
     def _read_files(self, files: PartitionFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the range that the leader's files have.
+        """Yield the records of this task's offset range from the segment files of the leader, which is on this host.
 
-        If the files cannot be read or end before the range, the caller fetches the rest, from `decoder.next_offset` on.
+        If a file cannot be read or the files end before the range, log it and return. The caller then fetches the rest
+        from the broker, from `decoder.next_offset` on.
         """
         from kproc.spark.log_files import OffsetGone
         from kproc.spark.segment_directory import HalfReplaced

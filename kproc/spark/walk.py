@@ -138,7 +138,7 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
 def _long_step(raw: bytes, position: int) -> tuple[int, int]:
     """Return (size of the record at `position` with its length field, size of that field) in bytes.
 
-    Called for length fields of more than two bytes.
+    Called for length fields of more than two bytes. Raises IndexError if the field is too long or leads beyond `raw`.
     """
     length = raw[position] & 127
     size = 1
@@ -148,7 +148,7 @@ def _long_step(raw: bytes, position: int) -> tuple[int, int]:
         size += 1
         if byte < 128:
             return size + (length >> 1), size
-    raise IndexError("varint of a record is too long")
+    raise IndexError(f"the record batch is damaged: a length field has more than {_VARINT_BYTES_MAX} bytes")
 
 
 def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
@@ -261,7 +261,10 @@ def _signed(values: Array) -> Array:
 
 
 def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """Return the unsigned varints at the positions, and the positions after them."""
+    """Return the unsigned varints at the positions, and the positions after them.
+
+    Raises IndexError if one has more than `bytes_max` bytes.
+    """
     first = data[position]
     if first.max(initial=0) < 128:
         return first.astype(np.int64), position + 1
@@ -276,7 +279,7 @@ def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -
         position[rows] += 1
         rows = rows[byte > 127]
     if len(rows):
-        raise IndexError("varint of a record is too long")
+        raise IndexError(f"the record batch is damaged: a varint has more than {bytes_max} bytes")
     return values, position
 
 
@@ -308,5 +311,5 @@ def _skip(data: Array, position: Array, bytes_max: int) -> Array:
         position[rows] += 1
         rows = rows[byte > 127]
     if len(rows):
-        raise IndexError("varint of a record is too long")
+        raise IndexError(f"the record batch is damaged: a varint has more than {bytes_max} bytes")
     return position

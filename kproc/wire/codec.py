@@ -130,6 +130,11 @@ def _field_named(schema: Schema, name: str) -> Field:
 
 
 def _decode(read: Reader, data: bytes, position: int, what: str) -> dict[str, Any]:
+    """Decode a request or a response. Raises ProtocolError if it is malformed.
+
+    what: the message's name, for the error. For a request the error goes into the broker's log, and for a response to
+    the client's user.
+    """
     try:
         fields, _ = read(data, position)
     # For a truncated message unpack_from raises struct.error, and indexing a byte IndexError. Catching both here saves
@@ -137,7 +142,7 @@ def _decode(read: Reader, data: bytes, position: int, what: str) -> dict[str, An
     except (StructError, IndexError):
         raise ProtocolError(f"{what} runs past its end") from None
     except UnicodeDecodeError:
-        raise ProtocolError(f"{what} holds a string that is not UTF-8") from None
+        raise ProtocolError(f"{what} contains a string that is not UTF-8") from None
     assert isinstance(fields, dict)
     return fields
 
@@ -206,7 +211,7 @@ def _decode_by_steps(
         raise ProtocolError(f"request of API key {api_key} v{version} runs past its end") from None
     except UnicodeDecodeError:
         raise ProtocolError(
-            f"request of API key {api_key} v{version} holds a string that is not UTF-8"
+            f"request of API key {api_key} v{version} contains a string that is not UTF-8"
         ) from None
     assert isinstance(fields, dict)
     return fields

@@ -105,14 +105,14 @@ def decode_fetch(version: int, body: memoryview) -> FetchRequest:
     except (StructError, IndexError):
         raise ProtocolError("Fetch request runs past its end") from None
     except UnicodeDecodeError:
-        raise ProtocolError("a string of a Fetch request is not UTF-8") from None
+        raise ProtocolError("Fetch request contains a string that is not UTF-8") from None
 
 
 def locate_fetch_offset(version: int, body: memoryview) -> tuple[FetchRequest, int] | None:
     """Decode a request for one partition. Return (request, position of its fetch offset in the body).
 
-    Returns None for a request with several partitions or none. A fast path recognizes a consumer's next request by
-    comparing all bytes except this offset.
+    Returns None for a request with several partitions or none. Raises ProtocolError if the body is malformed. A fast
+    path recognizes a consumer's next request by comparing all bytes except the 8 bytes of this offset.
     """
     request = decode_fetch(version, body)
     # With several partitions the body has several fetch offsets, so two requests cannot be compared around a single

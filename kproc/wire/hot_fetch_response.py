@@ -226,10 +226,11 @@ class FetchTemplate:
         start: int,
         records_bytes: int,
     ) -> tuple[bytes, bytes]:
-        """Encode a frame. Return (bytes before the records, bytes after them).
+        """Encode a response without its records. Return (bytes before the records, bytes after them).
 
-        `end` is the high watermark, `stable` the last stable offset, `start` the log start. Versions without sessions
-        ignore `session_id`.
+        key: the topic's name in UTF-8, or from v13 on its id. index: the partition's index. end: the high watermark.
+        stable: the last stable offset. start: the log start. records_bytes: the size of the records, which the caller
+        sends between the two results. Versions without sessions ignore `session_id`.
         """
         length = self._rest_bytes + records_bytes
         if self._is_flexible:

@@ -163,8 +163,11 @@ class MetadataLog:
             self._start_log(self.version)
         except OSError as error:
             # The log is intact and only long. Most likely the disk is full. Try again when the log has doubled.
-            logger.warning("metadata_log=not_compacted reason=%s size_bytes=%d", error, self._size)
             self._compact_at = 2 * self._size
+            logger.warning(
+                "metadata_log=not_compacted reason=%s size_bytes=%d next_attempt_at_bytes=%d",
+                error, self._size, self._compact_at,
+            )  # fmt: skip
             return
         self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * snapshot_bytes)
         try:

@@ -54,8 +54,8 @@ def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_co
         key_crc = crc32c(partition.to_bytes(4, "big"), topic_crc)
         best = best_weight = -1
         for handler in range(handler_count):
-            # Take the first Handler that has not got its share. This bounds the load, and breaks the ranking only for
-            # full Handlers.
+            # Of the Handlers with fewer partitions than their share, take the one with the largest weight. The share
+            # bounds a Handler's load. A partition gets another Handler than its first choice only if that one is full.
             if taken[handler] < share and (wish := weight(key_crc, handler)) > best_weight:
                 best, best_weight = handler, wish
         taken[best] += 1

@@ -316,7 +316,11 @@ class CoordinatorRuntime:
         self._update(shard)
 
     def _update(self, shard: Shard[Any]) -> None:
-        """Add a changed shard to `_busy` if it has work, else remove it. Delete a shard that has become absent."""
+        """Update `_busy` and `_shards` after a change of a shard.
+
+        `_busy` has exactly the shards with a due time (`Shard.due_ms`). A shard without a due time and without a state
+        is deleted: its coordinator is not opened, and no request waits for it.
+        """
         key = shard.key
         if self._shards.get(key) is not shard:
             return  # A callback has removed it, and another one may be in its place.

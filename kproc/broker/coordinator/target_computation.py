@@ -88,10 +88,15 @@ class TargetComputation:
 
 
 def is_applicable(target_ids: Collection[str], epoch: int, state: RecordedState) -> bool:
-    """Return True if a target that was computed for `epoch` of a group can be used for the group as it is now.
+    """Return True if a computed target assignment can become the target of its group.
 
-    `target_ids` are the ids of the target's members. A target of a past epoch can be used, too. Otherwise a group whose
-    members join and leave all the time would never get one.
+    target_ids: ids of the members in the computed target. epoch: the group epoch for which it was computed. state: the
+    group's present state.
+
+    The group's present target must be of an older epoch. If the group epoch is still `epoch`, each member in the
+    computed target must still exist. If the group epoch has risen meanwhile, missing members are allowed, and the next
+    computation corrects the target. Otherwise a group whose members join and leave all the time would never get a
+    target.
     """
     if state.target_epoch.epoch >= epoch:
         return False  # All members have left, so the group has an empty target.

@@ -57,7 +57,11 @@ class TopicCoordinators(Generic[C]):
         self._runtime.park((self.kind.topic, index), on_wake)
 
     def reload(self, index: int) -> None:
-        """Discard and reload a coordinator of this Handler that an unexpected exception left half changed."""
+        """Discard the coordinator of the topic's partition `index`, so that it is loaded again from its log.
+
+        Called after an unexpected exception that left the coordinator half changed. Does nothing unless this Handler
+        has opened the coordinator. The next request loads it again, or a pause later the runtime if its kind is eager.
+        """
         self._runtime.reload((self.kind.topic, index))
 
     def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
@@ -76,7 +80,11 @@ class TopicCoordinators(Generic[C]):
         self._runtime.start_survey(work)
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
-        """Load the coordinators of this Handler's partitions that have records, then call back."""
+        """Load the coordinators of this Handler's partitions that have records, then call `on_loaded`.
+
+        `on_loaded` is called before this returns if there is nothing to load. A coordinator whose load fails does not
+        prevent the call.
+        """
         self._runtime.when_loaded(self.kind.topic, on_loaded)
 
 

@@ -49,7 +49,11 @@ class FaultyFs:
         return getattr(self._fs, name)
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
-        """Write by the wrapped Fs. On a disk that a rule has filled, write the bytes that fit and raise DiskFull."""
+        """Write the buffers at `position` by the wrapped Fs. Raises StorageFailure.
+
+        A rule fail-write raises its error, and nothing is written. If the bytes exceed the space that a rule fill-disk
+        leaves, write the bytes that fit and raise DiskFull.
+        """
         self._fail_call("fail-write", descriptor, "write")
         wanted = sum(map(len, buffers))
         for rule_id, rule in self._rules("fill-disk"):
@@ -65,12 +69,15 @@ class FaultyFs:
         self._fs.write(descriptor, buffers, position=position)
 
     def sync(self, descriptor: int) -> None:
-        """Sync by the wrapped Fs, unless a rule fails the sync."""
+        """Sync by the wrapped Fs. A rule fail-sync raises its error instead. Raises StorageFailure."""
         self._fail_call("fail-sync", descriptor, "fdatasync")
         self._fs.sync(descriptor)
 
     def make_directory(self, path: Path) -> bool:
-        """Create a directory by the wrapped Fs, and return its result. Raise DiskFull if a rule has filled the disk."""
+        """Create a directory by the wrapped Fs, and return the result of that Fs.
+
+        Raises DiskFull if a rule fill-disk leaves no space.
+        """
         for rule_id, rule in self._rules("fill-disk"):
             if self._free_bytes(rule) <= 0 and self._is_due(rule_id, rule):
                 raise _failed(errno.ENOSPC, f"mkdir {path}")

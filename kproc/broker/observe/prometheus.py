@@ -134,7 +134,7 @@ def text_of(family: Metric) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a label's value with the escapes of the text format."""
+    """Escape a label's value for the text format: backslash, double quote and newline. Adds no quotes around it."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -225,7 +225,7 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield Kafka's metrics by Processor. Their sums over all Processors are the broker's."""
+    """Yield Kafka's metrics with a series for each Processor. The sums of the counters are the broker's values."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     idle = GaugeMetricFamily(
@@ -405,7 +405,7 @@ def _shares(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:
-    """Yield Kafka's metrics of transactions. Those of states are kproc's own: kproc_transactions_... of _roles()."""
+    """Yield Kafka's metrics of transactions. `_roles` yields the numbers by state, which are kproc's own metrics."""
     from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 
     rows = [row["counters"] for row in processes if row["role"] == HANDLER]

@@ -154,9 +154,10 @@ def answer_by_topic(
 
 
 class _PartitionParts(NamedTuple):
-    """The operation on partitions that OwnersRequest carries out.
+    """Implementation of owners.PartOperation for the partitions of one request.
 
-    It routes the parts, handles ours and sends the others to their owners.
+    name: the operation, as registered with `operation`. OwnersRequest calls `route` for the owner of each part. It then
+    calls `handle` for each part of this Handler, and `send` once for all parts of another owner.
     """
 
     services: Services

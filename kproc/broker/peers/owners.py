@@ -55,7 +55,11 @@ class Join(Generic[A]):
 
 
 class PartOperation(Protocol[P_contra, A_co]):
-    """An operation on parts: finds the owner, handles a part at this Handler, or sends parts to another owner."""
+    """Interface of an operation on parts. OwnersRequest calls these methods.
+
+    `route` finds the owner of a part, `handle` runs the operation on a part of this Handler, and `send` sends parts to
+    another owner.
+    """
 
     def route(self, part: P_contra) -> int:
         """Return the index of the part's owner. Without an owner, return that of this Handler: `handle` then fails."""

@@ -38,7 +38,8 @@ from kproc.common.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-# Limit of connections in the state `asked`, because each of them is not read until its Handler has answered.
+# Limit of the connections that migrate in the state `asked` at one time. The Processor reads no requests from such a
+# connection until its Handler has answered, so its client waits.
 _ASKED_MAX: Final = 256
 _RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is no target.
 

@@ -74,7 +74,10 @@ class RequestForwarder:
     # -- bytes in the home's ring ------------------------------------------------------------------------------
 
     def forward(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Forward the frames in the `count` bytes that were received into the home's ring, behind room for a head."""
+        """Put the frames in the `count` received bytes into request rings, and keep an incomplete last frame.
+
+        `view` is reserved in the ring of the connection's home. The bytes follow HEAD_BYTES of space for a head.
+        """
         end = HEAD_BYTES + count
         if count > LENGTH_BYTES and connection.inflight < INFLIGHT_MAX:
             (length,) = unpack_length(view, HEAD_BYTES)
@@ -92,7 +95,12 @@ class RequestForwarder:
         self._forward_frames(connection, view, end)
 
     def _forward_frames(self, connection: Connection, view: memoryview, end: int) -> None:
-        """Forward the whole frames in view[HEAD_BYTES:end], which lies in the home's ring. Keep the rest."""
+        """Put the complete frames in view[HEAD_BYTES:end] into request rings. `view` is reserved in the home's ring.
+
+        A frame goes to the Handler that the router names, or without a router to the connection's home. The bytes
+        behind the complete frames are kept in `Connection.held`, or in an arena block if they begin a large frame. An
+        invalid frame length rejects the connection, after the frames before it were forwarded.
+        """
         position, frames, is_valid = find_frames(
             view,
             HEAD_BYTES,
@@ -219,7 +227,7 @@ class RequestForwarder:
     # -- several Handlers --------------------------------------------------------------------------------------
 
     def _forward_each(self, connection: Connection, data: bytes, end: int) -> None:
-        """Route each whole frame in data[:end]. Keep the bytes behind them.
+        """Push each complete frame in data[:end] to the Handler that the router names. Keep the bytes behind them.
 
         Requests of one connection are in work at one Handler only. A frame for another one waits, with all frames
         behind it, until the requests before it are answered.
@@ -265,9 +273,10 @@ class RequestForwarder:
     # -- bytes that wait ---------------------------------------------------------------------------------------
 
     def forward_held(self, connection: Connection) -> None:
-        """Forward the bytes in `Connection.held`.
+        """Put the frames in `Connection.held` into request rings.
 
-        They waited for room in a ring, or for the answers of another Handler. The last frame may be incomplete.
+        They waited for room in a ring, or for the answers of another Handler. The last frame may be incomplete, and is
+        then kept.
         """
         link = connection.home.link
         view = link.sender.reserve(HEAD_BYTES + len(connection.held)) if link is not None else None
@@ -277,9 +286,9 @@ class RequestForwarder:
             self.forward_behind_held(connection, view, 0)
 
     def forward_behind_held(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Forward the bytes in `Connection.held` together with `count` new ones.
+        """Put the frames in `Connection.held` and in `count` new bytes behind them into request rings.
 
-        The new bytes were received into `view`, behind space for the earlier ones.
+        The new bytes were received into `view`, behind space for the bytes in `held`.
         """
         held = connection.held
         start = HEAD_BYTES + len(held)

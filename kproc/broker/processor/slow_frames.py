@@ -152,9 +152,10 @@ class SlowFrameReaper:
     def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
         """Close connections whose unfinished frames hold memory, to free `needed` bytes for the frame of `waiting`.
 
-        Closes only connections of the address that holds the most memory, and only while this address keeps at least as
-        much as the address of `waiting` then has. Stops when `needed` bytes are free, or after _VICTIMS_MAX
-        connections. Returns False if it closed none.
+        Only connections of the address that holds the most memory are closed, those with the largest frames first. A
+        connection is spared if its frame is younger than _GRACE_NS. It is also spared if its address would then hold
+        less than the address of `waiting` holds after it gets `needed` bytes. Stops when `needed` bytes are free, or
+        after _VICTIMS_MAX connections. Returns True if it closed a connection, even if fewer bytes are free.
         """
         shares = memory.shares
         share, largest = shares.share_of(waiting), shares.largest_share()

@@ -74,8 +74,9 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
     decoded.step()
     if decoded.fields is not None:
         where = api.rows_in(decoded.fields)
-        # The response to one row can have thousands of rows of its own, such as the members of a group. Only a divided
-        # request encodes them in steps.
+        # In APIs whose response has more levels of rows than the request, the response to one row can have thousands
+        # of rows, such as the members of a group. Divide every large request of these APIs, because only a divided
+        # request encodes its response in steps.
         has_few_rows = where is None or (
             len(where.response) <= len(where.request)
             and count_rows(decoded.fields, where.request) <= where.size

@@ -206,7 +206,10 @@ class HandlerRequest(RequestContext):
 
     @property
     def taken_ns(self) -> int:
-        """The time at which a timed request was dequeued (monotonic ns), or 0 for an untimed one."""
+        """The time in monotonic ns at which the Handler dequeued the request, or 0 if the request is not timed.
+
+        The Processor times a sample of the requests for the metrics, and marks them with FLAG_TIMED.
+        """
         return self._taken_ns
 
     def skip_timing(self) -> None:

@@ -78,7 +78,11 @@ def facts_of(der: bytes) -> CertificateFacts:
 
 
 def _elements(data: bytes) -> list[_Element]:
-    """Return the consecutive DER elements of `data`. Raises ValueError if the bytes are malformed."""
+    """Return the consecutive DER elements of `data`.
+
+    Raises ValueError or IndexError if the bytes are malformed. `facts_of` turns both into MalformedCertificate. The
+    operator sees its text for a certificate of the broker at the start, and in the log for one of a client.
+    """
     found = []
     at = 0
     while at < len(data):
@@ -90,7 +94,7 @@ def _elements(data: bytes) -> list[_Element]:
             length = int.from_bytes(data[at : at + size], "big")
             at += size
         if at + length > len(data):
-            raise ValueError("a DER element is longer than the element that contains it")
+            raise ValueError("damaged, because a DER element is longer than the element that contains it")
         found.append(_Element(tag, data[at : at + length], data[start : at + length]))
         at += length
     return found

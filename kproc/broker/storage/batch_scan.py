@@ -39,7 +39,8 @@ _EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
 SCAN_CHUNK_BYTES: Final = 1 << 20
 # Bytes of one pread of a look-up. They usually cover an index interval (4096 bytes) and the next header.
 LOOKUP_CHUNK_BYTES: Final = 8192
-# After a batch of this size a walk reads smaller chunks, because the next batches are probably large, too.
+# Behind a batch of this size or more, one pread has only LOOKUP_CHUNK_BYTES. The next batch is probably large, too, and
+# the scan often needs only its header, so a whole chunk would mostly read records in vain.
 LARGE_BATCH_BYTES: Final = 1 << 16
 
 
@@ -78,7 +79,8 @@ def walk_headers(
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            # Behind a large batch read only a small chunk, because the next batch is usually large, too.
+            # Behind a large batch read only a small chunk, because the next batch is usually large, too, and only its
+            # header is needed.
             wanted = chunk_bytes if total < LARGE_BATCH_BYTES else min(chunk_bytes, LOOKUP_CHUNK_BYTES)
             chunk = fs.read(descriptor, min(wanted, end - position), position=position)
             chunk_start, inside = position, 0

@@ -197,7 +197,10 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
     # The file is as long as a whole one and has no zeros, so no power loss has cut it: somebody has changed
     # it. Guessing the topic could show records of another topic.
     if fields.get("version") != "0" or "topic_id" not in fields:
-        raise Corrupt(f"{path}: not a partition.metadata of version 0")
+        raise Corrupt(
+            f"{path}: expected the lines 'version: 0' and 'topic_id: ID', without which the partition's topic is "
+            "unknown; restore the file"
+        )
     return parse_uuid_text(fields["topic_id"], path)
 
 

@@ -105,8 +105,8 @@ class LogEndFinder:
         segment, is_only_owner_dead = self._segments[number], last.trusted is not None
         if number < len(self._segments) - 1:
             following = self._segments[number + 1].base_offset
-            # After a power loss, do not believe a segment that ends exactly at the recovery point. It may have been
-            # synced while it was active, without its indexes.
+            # After a power loss, scan a segment that ends exactly at the recovery point, and rebuild its indexes. It
+            # may have been synced while it was active, and that sync does not include the indexes.
             if following < believed_end or (following == believed_end and is_only_owner_dead):
                 self._believe_sealed(segment, following, is_checked=not is_only_owner_dead)
                 return following

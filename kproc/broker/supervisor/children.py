@@ -355,7 +355,9 @@ class Children:
         delay_ns = min(longest_ns, _BACKOFF_NS << min(role.quick_deaths, 16)) if role.quick_deaths > 1 else 0
         role.restart_at_ns = self._clock.now_ns() + delay_ns
         if role.is_failing:
-            logger.error("%s; the next try is in %d s", role.failing, delay_ns // 1_000_000_000)
+            logger.error(
+                "%s; the supervisor starts it again in %d s", role.failing, delay_ns // 1_000_000_000
+            )
 
     @property
     def problem(self) -> str | None:

@@ -44,8 +44,8 @@ class ListenerSet:
         self._children = children
         self._listening = listening
         self._config = children.plan.config
-        # Free indexes that were used before, with the name of the last listener of each. The index that is free for
-        # longest comes first.
+        # Indexes of removed listeners, with the name of the last listener of each. A listener that is added again gets
+        # its old index. The index that has been free for the longest time comes first.
         self._used: dict[int, str] = {}
         # The configured endpoint of every listener by name, including listeners that were removed at run time.
         self._configured = {each.name: each for each in self._config.listeners}

@@ -480,12 +480,18 @@ class TransactionCoordinator:
         """Do nothing, because a deleted partition answers a marker with an error that counts as written."""
 
     def resign(self) -> None:
-        """Start to answer all waiting requests with NOT_COORDINATOR, because another Handler takes over."""
+        """Append the queued writes, and answer all waiting requests with NOT_COORDINATOR in the next steps.
+
+        Called when another Handler takes over the partition.
+        """
         self._log.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """Resign without appending the queued writes, because an exception left the state half changed."""
+        """Answer all waiting requests with NOT_COORDINATOR in the next steps. Append no queued write.
+
+        Called when an unexpected exception left the state half changed. The runtime then loads the coordinator again.
+        """
         self._is_over = self._markers.is_over = True
         # The next coordinator may be loaded before the ids are freed.
         self._memory.resize(0)

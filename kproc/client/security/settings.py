@@ -374,7 +374,7 @@ class _SecurityParser:
         if url and not url.startswith("file:"):
             raise self._error(
                 "sasl.oauthbearer.token.endpoint.url",
-                "kproc does not fetch tokens from a server: put one into a file and write file:///path/of/it",
+                "kproc does not fetch tokens from a server: store a token in a file and set this to file:///path",
             )
         token = self._text("sasl.oauthbearer.token")
         if token or url:

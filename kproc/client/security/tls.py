@@ -215,7 +215,7 @@ def _content(store: Store, name: str) -> bytes:
     except OSError as error:
         raise ConfigError(f"{name}: cannot read {store.location}: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"{name}: cannot read {store.location!r}: {error}") from None
+        raise ConfigError(f"{name}: {store.location!r} is not a valid path of a file: {error}") from None
 
 
 def _store_name(store: Store) -> str:

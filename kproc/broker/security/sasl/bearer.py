@@ -82,12 +82,12 @@ class TokenExchange:
             raise ExchangeFailed(f"{self._refused.why}; and the client did not acknowledge the rejection")
         match = _INITIAL.fullmatch(token.decode("utf-8", "replace"))
         if match is None:
-            raise ExchangeFailed("a malformed OAUTHBEARER message")
+            raise ExchangeFailed("the client's OAUTHBEARER message does not follow RFC 7628")
         pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01")[:-1])
         scheme, _, bearer = pairs.get("auth", "").partition(" ")
         # RFC 6750 defines the scheme, and RFC 7235 lets clients write it in any case.
         if scheme.lower() != "bearer":
-            raise ExchangeFailed("an OAUTHBEARER message without auth=Bearer and a token")
+            raise ExchangeFailed("the client's OAUTHBEARER message has no auth=Bearer with a token")
         try:
             claims = self._validate(bearer.strip())
         except BadToken as error:

@@ -32,7 +32,10 @@ class Surroundings(NamedTuple):
 
 
 def make_listener(listener: str, around: Surroundings) -> SaslListener:
-    """Create the SASL mechanisms that a listener offers. Its settings were validated at the start."""
+    """Return the SASL mechanisms that a listener offers, each with its connections.max.reauth.ms.
+
+    listener: its name. The settings of the listener must be valid: the broker validates them at its start.
+    """
     config = around.config
     names = enabled_mechanisms(config, listener)
     return SaslListener(

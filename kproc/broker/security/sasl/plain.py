@@ -74,11 +74,11 @@ class PlainExchange:
         # RFC 4616: authorization id, user and password, separated by NUL. None of the three may contain NUL.
         parts = token.split(b"\0")
         if len(parts) != 3:
-            raise ExchangeFailed(f"a PLAIN token of {len(parts)} parts instead of 3")
+            raise ExchangeFailed(f"the client's PLAIN token has {len(parts)} parts instead of 3")
         try:
             authorization_id, user = parts[0].decode(), parts[1].decode()
         except UnicodeDecodeError as error:
-            raise ExchangeFailed("a PLAIN token that is not UTF-8") from error
+            raise ExchangeFailed("the client's PLAIN token is not UTF-8") from error
         if not user:
             raise _shown_failure("Authentication failed: username not specified")
         if not parts[2]:

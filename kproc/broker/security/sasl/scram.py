@@ -217,7 +217,10 @@ class ScramExchange:
         self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Evaluate the client's first or final message, and return the response."""
+        """Evaluate the client's first or final message, and return the response.
+
+        Raises ExchangeFailed. Its text goes into the broker's log, and not to the client.
+        """
         if self._first is None:
             self._first = self._evaluate_first(token)
             return self._first.message.encode()
@@ -226,7 +229,7 @@ class ScramExchange:
     def _evaluate_first(self, token: bytes) -> _ServerFirst:
         match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
-            raise ExchangeFailed("a malformed first SCRAM message")
+            raise ExchangeFailed("the client's first SCRAM message does not follow RFC 5802")
         # RFC 5802 writes a comma as =2C and an equals sign as =3D. Decode =3D last, because otherwise =3D2C would
         # become a comma.
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
@@ -253,7 +256,7 @@ class ScramExchange:
     def _evaluate_final(self, first: _ServerFirst, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(token))
         if match is None:
-            raise ExchangeFailed("a malformed final SCRAM message")
+            raise ExchangeFailed("the client's final SCRAM message does not follow RFC 5802")
         # RFC 5802: c= repeats the client's first bytes. If the server did not check it, somebody between client and
         # server could disable channel binding.
         if match["channel"] != _NO_CHANNEL_BINDING:
@@ -294,11 +297,13 @@ class _ServerFirst(NamedTuple):
 
 def _text(token: bytes) -> str:
     if len(token) > _MESSAGE_BYTES_MAX:
-        raise ExchangeFailed(f"a SCRAM message of {len(token)} bytes; the limit is {_MESSAGE_BYTES_MAX}")
+        raise ExchangeFailed(
+            f"the client's SCRAM message has {len(token)} bytes; the limit is {_MESSAGE_BYTES_MAX}"
+        )
     try:
         return token.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ExchangeFailed("a SCRAM message that is not UTF-8") from error
+        raise ExchangeFailed("the client's SCRAM message is not UTF-8") from error
 
 
 def _nonce_problem(nonce: str, first: _ServerFirst) -> str:
@@ -307,4 +312,4 @@ def _nonce_problem(nonce: str, first: _ServerFirst) -> str:
             "the client sent its own nonce twice, as librdkafka before 2.6.1 does; "
             "kproc.sasl.scram.lenient.nonce=true lets it pass"
         )
-    return "a nonce that is not the server's"
+    return "the client's final SCRAM message does not repeat the server's nonce"

@@ -58,8 +58,9 @@ class AcquireLimits(NamedTuple):
 class Acquisition(DelayedOperation):
     """The records that one ShareFetch acquires.
 
-    `on_done` gets this object once, with a result for each partition that was tried in `results`. It may be called
-    before `start` returns. The purgatory completes it at its deadline, with the records that it has by then.
+    `on_done` gets this object once, or never if the client disconnects first. `results` then has a result for each
+    partition that was tried. `on_done` may be called before `start` returns. At the deadline the purgatory completes
+    this operation, with the records that it has by then.
     """
 
     __slots__ = (
@@ -105,7 +106,10 @@ class Acquisition(DelayedOperation):
         self._vain_wakes = 0
 
     def start(self) -> None:
-        """Call the first partition's owner. If there are many partitions, do so in a later duty cycle."""
+        """Start to acquire records, as `start_now` does. With more than SLOW_PARTS partitions, start in a later cycle.
+
+        `on_done` may be called before this returns.
+        """
         if self.is_slow:
             # The start takes up to 20 ms, and 100 clients can send such a ShareFetch in one duty cycle.
             self._services.owner.purgatory.defer(self.start_now)
@@ -113,7 +117,11 @@ class Acquisition(DelayedOperation):
             self.start_now()
 
     def start_now(self) -> None:
-        """Call the first partition's owner, unless the client has disconnected."""
+        """Call the owner of the first partition. It acquires records, and then the next owner is called.
+
+        If the request may wait for more than 1 byte (bytes_min), send each owner a watch first, and wait until one
+        ends. Do nothing if the client has disconnected: `on_done` is then never called.
+        """
         if self._is_gone:
             return
         self._route(self._order)
@@ -160,7 +168,7 @@ class Acquisition(DelayedOperation):
                 self._todo.append(partition.owner)
 
     def _proceed(self) -> None:
-        """Call the next owner. If all owners were called, complete or wait."""
+        """Call the next owner. If all owners were called, complete the operation, or wait for records."""
         while self._todo and not self._is_calling:
             if self._records_left <= 0 or self._bytes_left <= 0 or self._session.is_closed:
                 self._todo.clear()
