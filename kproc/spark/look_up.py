@@ -190,7 +190,10 @@ class LookUp:
                 # The batch may have been planned without read_committed. A task waits for an open transaction.
                 ends = self._high_watermarks(_existing([each.partition for each in kept], topics))
             except UnknownTopic:
-                logger.debug("a topic of a planned batch was deleted between Metadata and ListOffsets")
+                logger.debug(
+                    "a topic of a planned batch was deleted between Metadata and ListOffsets; the look-up is repeated "
+                    "for up to %d ms", SETTLE_MS,
+                )  # fmt: skip
             is_whole = all(ends.get(each.partition, -1) >= each.end for each in kept)
             if is_whole or self._clock.now_ns() >= give_up_ns:
                 return PlannedLogs(again, self.log_starts_left(ends), ends)

@@ -154,7 +154,11 @@ class Coordinator(Protocol):
         """
 
     def abandon(self) -> None:
-        """Resign without appending the queued writes, because an exception left the state half changed."""
+        """Answer the waiting requests with NOT_COORDINATOR, but append no queued write.
+
+        The runtime calls this when an unexpected exception left the state half changed. It fails the queued writes, and
+        the coordinator is loaded again from its log.
+        """
 
 
 # The coordinator of a deadline, and the name of the deadline there.

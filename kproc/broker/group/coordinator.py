@@ -392,10 +392,10 @@ class GroupCoordinator:
         self._deadlines.bring_forward((self, name), self._timing.now_ms())
 
     def start_sweep(self) -> None:
-        """Start to look for expired offsets and empty groups.
+        """Start one pass over all groups, in steps, which removes expired offsets and empty groups.
 
-        The runtime calls this every offsets.retention.check.interval.ms. It also shortens two lists that have a limit:
-        member ids that no client has used, and groups without a record.
+        The runtime calls this every offsets.retention.check.interval.ms. Does not start a second pass while one runs.
+        It also shortens two lists that have a limit: member ids that no client has used, and groups without a record.
         """
         if not self._is_sweeping:
             self._is_sweeping = True
@@ -414,12 +414,12 @@ class GroupCoordinator:
     # -- release -----------------------------------------------------------------------------------------------
 
     def resign(self) -> None:
-        """Start to answer all waiting requests with NOT_COORDINATOR, because another Handler takes over."""
+        """Append the queued writes, and answer all waiting requests with NOT_COORDINATOR in the next steps."""
         self._log.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """Resign without appending the queued writes, because an exception left the state half changed."""
+        """Answer all waiting requests with NOT_COORDINATOR in the next steps, but append no queued write."""
         self._classic.is_over = True
         # Empty the dictionary, so that no timer and no request finds a group from now on.
         groups = dict(self._groups)

@@ -379,7 +379,7 @@ def finish_unanswered(context: RequestContext, code: int) -> None:
         services = context.services
         if services.clients.refusals.has_room(services.clock.host_ns()):
             logger.info(
-                "closing connection %d: its Produce has no response and failed with %s",
+                "closing connection %d without a response: its Produce failed with %s (acks=0, or unknown outcome)",
                 context.connection_id,
                 ErrorCode(code).name,
             )

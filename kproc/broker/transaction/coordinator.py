@@ -490,7 +490,8 @@ class TransactionCoordinator:
     def abandon(self) -> None:
         """Answer all waiting requests with NOT_COORDINATOR in the next steps. Append no queued write.
 
-        Called when an unexpected exception left the state half changed. The runtime then loads the coordinator again.
+        Called when an unexpected exception left the state half changed. The runtime then fails the queued
+        writes and loads the coordinator again.
         """
         self._is_over = self._markers.is_over = True
         # The next coordinator may be loaded before the ids are freed.
