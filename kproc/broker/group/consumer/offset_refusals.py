@@ -40,8 +40,12 @@ def commit_refusal(state: ConsumerGroupState, request: CommitRequest) -> int:
 
 
 def fetch_refusal(state: ConsumerGroupState, member_id: str | None, epoch: int) -> int:
-    """Return the error for a fetch of committed offsets, or NONE. Admin clients, which have no member id, get NONE."""
-    if not member_id and epoch < 0:
+    """Return the error for a fetch of committed offsets, or NONE.
+
+    Admin clients, which have neither member nor epoch, get NONE. An empty member id is that of an unknown member, as in
+    Kafka (ConsumerGroup.validateOffsetFetch).
+    """
+    if member_id is None and epoch < 0:
         return ErrorCode.NONE
     member = state.members.get(member_id or "")
     if member is None:

@@ -64,6 +64,7 @@ def test_fetches_need_the_epoch_of_the_member(rig: StreamsRig) -> None:
     assert rig.group.fetch_refusal("a", 2) == ErrorCode.NONE
     assert rig.group.fetch_refusal("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
     assert rig.group.fetch_refusal("b", 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert rig.group.fetch_refusal("", -1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_offsets_of_source_topics_do_not_expire(rig: StreamsRig) -> None:

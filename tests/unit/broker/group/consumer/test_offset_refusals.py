@@ -50,3 +50,4 @@ def test_offset_fetch_of_a_member_needs_its_epoch(rig: GroupRig) -> None:
     assert rig.group.fetch_refusal("a", 2) == ErrorCode.NONE
     assert rig.group.fetch_refusal("a", 3) == ErrorCode.STALE_MEMBER_EPOCH
     assert rig.group.fetch_refusal("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert rig.group.fetch_refusal("", -1) == ErrorCode.UNKNOWN_MEMBER_ID
