@@ -222,7 +222,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """A plain run of everything has a worker for each core, unless somebody says how many or looks into a test."""
+    """Choose the number of workers of a plain run, unless somebody says how many or looks into a test."""
     options = config.option
     looks = options.collectonly or options.usepdb or options.trace or options.capture == "no"
     if (
@@ -232,7 +232,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         and options.workers is None
         and getattr(options, "numprocesses", None) is None
     ):
-        options.workers = len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
+        # Three workers for two cores, because tests wait for other processes in a third of their time.
+        options.workers = cores + (cores + 1) // 2
         # A timer of the kernel. pytest's `faulthandler_timeout` starts a thread for each test, and waits for its end.
         options.timeout = getattr(options, "timeout", None) or HANG_SECONDS
 
