@@ -30,7 +30,7 @@ from tests.support.fetch_frames import frame as fetch_frame
 from tests.support.handler_rig import HandlerRig
 from tests.support.handler_transactions import Producer, begun, cluster
 from tests.support.logs import LogRig, append_one, batch, sequenced
-from tests.support.processor_rig import Client, ProcessorRig, Request, framed
+from tests.support.processor_rig import Client, ProcessorRig, Request, framed, warm_up
 from tests.support.raw import batch as raw_batch
 from tests.support.raw import produce_fields
 from tests.support.transaction_frames import transaction_frames
@@ -79,7 +79,7 @@ def _processor_rows() -> Iterator[Row]:
     for count in COUNTS:
         with _started_processor() as rig:
             clients = [rig.connect() for _ in range(count)]
-            requests = _warm_up_processor(rig, clients)
+            requests = warm_up(rig, clients, _REQUEST, _RESPONSE)
             cost = _cost_of_events(rig, [_answering(rig, requests), _asking_again(clients)])
             yield f"Processor: a request and its response, {count} at once", _each(cost, count)
 
@@ -90,22 +90,6 @@ def _started_processor() -> Iterator[ProcessorRig]:
     with ProcessorRig("ring") as rig:
         rig.clock.advance_ms(1000)
         yield rig
-
-
-def _warm_up_processor(rig: ProcessorRig, clients: Sequence[Client]) -> list[Request]:
-    """Answer some requests of all clients, then let each send one more. Return these last requests."""
-    for _ in range(_WARM_UP_PASSES):
-        for client in clients:
-            client.sock.send(_REQUEST)
-        rig.step()
-        for request in rig.handler.take():
-            rig.handler.answer(request, _RESPONSE)
-        rig.step()
-        _check_responses(clients)
-    for client in clients:
-        client.sock.send(_REQUEST)
-    rig.step()
-    return rig.handler.take()
 
 
 def _do_nothing() -> None:

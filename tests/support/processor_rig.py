@@ -463,3 +463,23 @@ def ask(rig: ProcessorRig, client: Client, count: int) -> list[Request]:
     requests = rig.handler.take()
     assert len(requests) == count
     return requests
+
+
+def warm_up(rig: ProcessorRig, clients: list[Client], request: bytes, response: bytes) -> list[Request]:
+    """Answer three requests of each client, so that nothing is done for the first time any more.
+
+    Then send one more request from each client. Return these, which wait for their responses.
+    """
+    for _ in range(3):
+        for client in clients:
+            client.sock.send(request)
+        rig.step()
+        for each in rig.handler.take():
+            rig.handler.answer(each, response)
+        rig.step()
+        received = [client.received() for client in clients]
+        assert received == [response] * len(clients), received
+    for client in clients:
+        client.sock.send(request)
+    rig.step()
+    return rig.handler.take()

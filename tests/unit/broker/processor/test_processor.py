@@ -10,7 +10,7 @@ import pytest
 
 from kproc.broker.metrics.slab import Slab
 from kproc.broker.transport.agent import AgentId
-from tests.support.processor_rig import Client, ProcessorRig, Request, framed
+from tests.support.processor_rig import ProcessorRig, framed, warm_up
 
 Start = Callable[..., ProcessorRig]
 
@@ -135,27 +135,11 @@ def ring_rig() -> Iterator[ProcessorRig]:
         yield rig
 
 
-def waiting_requests(rig: ProcessorRig, clients: list[Client]) -> list[Request]:
-    """A request of each client that waits for its response, after some that were answered."""
-    for _ in range(3):
-        for client in clients:
-            client.sock.send(REQUEST)
-        rig.step()
-        for request in rig.handler.take():
-            rig.handler.answer(request, RESPONSE)
-        rig.step()
-        assert all(client.received() == RESPONSE for client in clients)
-    for client in clients:
-        client.sock.send(REQUEST)
-    rig.step()
-    return rig.handler.take()
-
-
 def test_response_before_the_sleep_is_sent_in_the_same_pass(
     ring_rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = ring_rig.connect()
-    (request,) = waiting_requests(ring_rig, [client])
+    (request,) = warm_up(ring_rig, [client], REQUEST, RESPONSE)
     polls: list[float] = []
 
     def poll(timeout_s: float) -> list[tuple[int, int]]:
@@ -171,7 +155,7 @@ def test_response_before_the_sleep_is_sent_in_the_same_pass(
 
 def test_many_responses_before_sleep_do_not_delay_requests(ring_rig: ProcessorRig) -> None:
     clients = [ring_rig.connect() for _ in range(16)]
-    first, *others = waiting_requests(ring_rig, clients)
+    first, *others = warm_up(ring_rig, clients, REQUEST, RESPONSE)
     ring_rig.handler.answer(first, RESPONSE)
     ring_rig.processor.handlers.may_have_answers = True  # As after a pass with much to do.
     assert clients[0].received() == b""
