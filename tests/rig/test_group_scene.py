@@ -52,3 +52,13 @@ def test_uncommitted_record_comes_again_in_next_assignment() -> None:
 def test_record_of_an_ended_assignment_is_no_repetition() -> None:
     events = [assigned(10), event("partitions_revoked", 11), consumed(0, 1)]
     assert find_repetitions(events, TOPIC, [(9, 0, 5)]) == []
+
+
+def test_late_record_of_a_stopped_member_is_no_repetition() -> None:
+    """It begins where the former assignment ended. A record from anywhere else is still found."""
+    events = [assigned(10), event("partitions_revoked", 20), assigned(40), consumed(9, 9), consumed(0, 9)]
+    commits = [(30, 0, 9)]
+    assert find_repetitions(events, TOPIC, commits, was_stopped=True) == []
+    assert find_repetitions(events, TOPIC, commits) == ["partition 0: 10 was due, came 0"]
+    events[-1] = consumed(1, 9)
+    assert find_repetitions(events, TOPIC, commits, was_stopped=True) == ["partition 0: 10 was due, came 1"]
