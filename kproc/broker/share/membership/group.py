@@ -121,8 +121,9 @@ class ShareGroup:
         share coordinator, only after that time.
         """
         interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
-        uninitialized = uninitialized_partitions(self.state, self._environment.cluster.topics)
-        is_settled = member.state.epoch == self.state.epoch.epoch and not uninitialized
+        is_settled = member.state.epoch == self.state.epoch.epoch and not uninitialized_partitions(
+            self.state, self._environment.cluster.topics
+        )
         return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
     def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
