@@ -1,4 +1,4 @@
-"""What a query reads, from where to where: options by precedence, and the partitions that `assign` names."""
+"""Positions of a query: where it begins and ends by the precedence of options, and which partitions `assign` names."""
 
 from __future__ import annotations
 
