@@ -22,6 +22,7 @@ from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.log_rate import LogRate
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from kproc.broker.storage.log import Log
 
 logger = logging.getLogger(__name__)
+_rejection_lines: Final = LogRate(
+    logger, "rejected %d more DeleteRecords of topics with cleanup.policy=compact"
+)
 
 _OPERATION: Final = "delete_records"
 _HIGH_WATERMARK: Final = -1
@@ -76,7 +80,7 @@ def handle_partition(
     index = partition.index
     log = owned.log
     try:
-        _validate_deletable(services.image.topics_by_name[owned.key[0]], log)
+        _validate_deletable(services, services.image.topics_by_name[owned.key[0]], log)
         before = log.state.start_offset
         start = log.retention.advance_start(log.state.high_watermark if offset == _HIGH_WATERMARK else offset)
     except KafkaError as error:
@@ -112,7 +116,7 @@ def _confirm_start(services: Services, log: Log, index: int, start: int, on_answ
     services.peers.ask_cleaner(WRITE_CHECKPOINTS, FromImage(services.image.version), on_reply)
 
 
-def _validate_deletable(topic: TopicImage, log: Log) -> None:
+def _validate_deletable(services: Services, topic: TopicImage, log: Log) -> None:
     """Raise KafkaError if the records of a topic may not be deleted."""
     # As in ReplicaManager.deleteRecords, internal topics are excluded: a coordinator would lose states that no newer
     # record has replaced.
@@ -121,5 +125,8 @@ def _validate_deletable(topic: TopicImage, log: Log) -> None:
     # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
     if log.state.config.cleanup_policy == {"compact"}:
         # The response has no field for a message.
-        logger.info("rejected a DeleteRecords of topic %s, because it has cleanup.policy=compact", topic.name)
+        if _rejection_lines.has_room(services.clock.host_ns()):
+            logger.info(
+                "rejected a DeleteRecords of topic %s, because it has cleanup.policy=compact", topic.name
+            )
         raise KafkaError(ErrorCode.POLICY_VIOLATION)

@@ -22,6 +22,7 @@ from kproc.broker.config.values import LONG_MAX
 from kproc.broker.security.principal import USER
 from kproc.common.clock import Clock
 from kproc.common.errors import ErrorCode
+from kproc.common.log_rate import LogRate
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class TokenChanges:
     Its only state are the tokens' HMACs, by which requests name a token.
     """
 
-    __slots__ = ("_clock", "_config", "_ids_by_hmac", "_image", "_key", "_random_id")
+    __slots__ = ("_clock", "_config", "_ids_by_hmac", "_image", "_key", "_random_id", "_rejection_lines")
 
     def __init__(
         self, config: Config, image: ClusterImage, clock: Clock, random_id: Callable[[], bytes]
@@ -80,6 +81,7 @@ class TokenChanges:
         self._random_id = random_id
         self._key = token_key(config)
         self._ids_by_hmac: dict[bytes, str] = {}
+        self._rejection_lines = LogRate(logger, "rejected %d more delegation tokens")
 
     def create(self, body: dict[str, Any]) -> Handled:
         """Handle CreateDelegationToken. Body: {"requester", "owner", "renewers", "max_lifetime"}.
@@ -98,15 +100,7 @@ class TokenChanges:
         # create some.
         count = len(self._image.delegation_tokens)
         if count >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
-            # The response has no field for a message.
-            logger.warning(
-                "rejected a delegation token: there are %d tokens (limit %d), and its renewers have %d characters "
-                "(limit %d)",
-                count,
-                TOKENS_MAX,
-                renewer_bytes,
-                RENEWER_BYTES_MAX,
-            )
+            self._log_limits(count, renewer_bytes)
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
         # KIP-48: a client sends -1 for the longest lifetime that the broker allows.
@@ -127,6 +121,18 @@ class TokenChanges:
             "hmac": token_hmac(self._key, token_id),
         }
         return reply, [token]
+
+    def _log_limits(self, count: int, renewer_bytes: int) -> None:
+        """Log why a token was rejected, because the response has no field for a message."""
+        if self._rejection_lines.has_room(self._clock.host_ns()):
+            logger.warning(
+                "rejected a delegation token: there are %d tokens (limit %d), and its renewers have %d characters "
+                "(limit %d)",
+                count,
+                TOKENS_MAX,
+                renewer_bytes,
+                RENEWER_BYTES_MAX,
+            )
 
     def renew(self, body: dict[str, Any]) -> Handled:
         """Handle RenewDelegationToken. Body: {"requester", "hmac", "period"}.

@@ -16,7 +16,9 @@ from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.offsets import GroupOffsets
 from kproc.broker.group.records import OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.group.removal import GroupRemoval
+from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode
+from kproc.common.log_rate import LogRate
 from kproc.common.printable import printable
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class OffsetRequests:
         self._removal = removal
         self._timing = timing
         self._log = log
+        self._rejection_lines = LogRate(logger, "rejected %d more TxnOffsetCommits with too many offsets")
 
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
         """Handle an OffsetCommit or TxnOffsetCommit. `on_done` gets one error code for all offsets, or NONE."""
@@ -86,12 +89,13 @@ class OffsetRequests:
             keys = (key for key, _ in request.offsets)
             if self._offsets.pending.count_with(producer.producer_id, keys) > PENDING_OFFSETS_MAX:
                 # The response has no field for a message.
-                logger.warning(
-                    "group %s: rejected a TxnOffsetCommit, because a transaction can have %d offsets in a partition of "
-                    "__consumer_offsets",
-                    printable(request.group_id),
-                    PENDING_OFFSETS_MAX,
-                )
+                if self._rejection_lines.has_room(self._timing.now_ms() * NS_PER_MS):
+                    logger.warning(
+                        "group %s: rejected a TxnOffsetCommit, because a transaction can have %d offsets in a "
+                        "partition of __consumer_offsets",
+                        printable(request.group_id),
+                        PENDING_OFFSETS_MAX,
+                    )
                 return ErrorCode.POLICY_VIOLATION
         group = self._groups.get(request.group_id)
         if group is not None:

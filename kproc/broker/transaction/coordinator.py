@@ -55,8 +55,10 @@ from kproc.broker.transaction.state import (
     State,
     Transaction,
 )
+from kproc.common.clock import NS_PER_MS
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import RETRIABLE, ErrorCode, KafkaError
+from kproc.common.log_rate import LogRate
 from kproc.common.printable import printable
 
 if TYPE_CHECKING:
@@ -99,6 +101,9 @@ class TransactionCoordinator:
         # By transactional id, the AddPartitionsToTxn requests that wait for the end of the previous transaction.
         self._waiting: dict[str, list[WaitingAdd]] = {}
         self.steps = Steps(log.flush)
+        self._rejection_lines = LogRate(
+            logger, "rejected %d more AddPartitionsToTxn with too many partitions"
+        )
         self._is_sweeping = False
         self._is_over = False
         self.state_counts = [0] * len(State)  # The number of ids in each state.
@@ -209,8 +214,10 @@ class TransactionCoordinator:
             # confirmed after all earlier ones.
             self._log.write(Write([], lambda code: self._confirm_added(name, add, code)))
         else:
-            if decision == ErrorCode.POLICY_VIOLATION:
-                # The response has no field for a message.
+            # The response has no field for a message.
+            if decision == ErrorCode.POLICY_VIOLATION and self._rejection_lines.has_room(
+                self._timing.now_ms() * NS_PER_MS
+            ):
                 logger.warning(
                     "transactional id %s: rejected an AddPartitionsToTxn, because a transaction can have %d partitions",
                     printable(name),

@@ -206,3 +206,6 @@ def test_tokens_are_bounded_in_number_and_bytes(
     assert "0 tokens (limit 2)" in first
     assert "30000 characters (limit 16384)" in first
     assert "2 tokens (limit 2)" in second
+    for _ in range(20):
+        create(cluster)
+    assert len(caplog.records) == 10, "a client may not fill the log"

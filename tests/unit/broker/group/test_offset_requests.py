@@ -66,5 +66,8 @@ def test_commits_of_a_transaction_beyond_the_limit_are_rejected(
     rig.log.flush()
     assert rig.commit(6, topic="u", producer=producer) == [ErrorCode.POLICY_VIOLATION]
     assert "a transaction can have 1 offsets" in caplog.text
+    for _ in range(20):
+        rig.commit(6, topic="u", producer=producer)
+    assert caplog.text.count("a transaction can have 1 offsets") == 10, "a client may not fill the log"
     assert not rig.commit(6, producer=producer)  # The same partition again.
     assert not rig.commit(7, topic="u")

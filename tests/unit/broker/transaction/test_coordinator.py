@@ -489,6 +489,9 @@ def test_log_names_the_limit_of_a_transactions_partitions(
     rig = CoordinatorRig()
     assert rig.add(rig.producer(), P0, P1) == [ErrorCode.POLICY_VIOLATION]
     assert "a transaction can have 1 partitions" in caplog.text
+    for _ in range(20):
+        rig.add(rig.producer(), P0, P1)
+    assert caplog.text.count("a transaction can have 1 partitions") == 10, "a client may not fill the log"
 
 
 def test_small_transactions_of_known_ids_have_a_reserve() -> None:
