@@ -470,6 +470,8 @@ def _logins(case: Case) -> bool:
     told = _code_of(case.kproc)
     if can_renew and case.kafka == "closed" and told in (_NO_MECHANISM, _LOGIN_FAILED) and _is_renewed(case):
         return True  # By another mechanism.
+    if can_renew and case.kafka == "closed" and told == _ILLEGAL_SASL_STATE and _changes_mechanism(case):
+        return True
     if isinstance(token, (ScramFirst, ScramFinal)) and case.kafka == "closed" and _is_interrupted(case):
         return can_renew and _is_renewed(case)
     if isinstance(token, ScramFirst):
@@ -505,6 +507,13 @@ def _is_renewed(case: Case) -> bool:
     """This is not the first login on its connection."""
     steps = [*case.before, case.step]
     return [each.api for each in steps if each.connection == case.step.connection].count("sasl_handshake") > 1
+
+
+def _changes_mechanism(case: Case) -> bool:
+    """The last SaslHandshake before this step has begun a renewal by another mechanism than that of the first login."""
+    own = [each for each in case.before if each.connection == case.step.connection]
+    mechanisms = [each.body["mechanism"] for each in own if each.api == "sasl_handshake"]
+    return len(mechanisms) > 1 and mechanisms[-1] != mechanisms[0]
 
 
 def _is_logging_in(case: Case) -> bool:
@@ -670,6 +679,15 @@ def _forgotten_group(case: Case) -> bool:
     return False
 
 
+def _late_initialization(case: Case) -> bool:
+    """A session's first ShareFetch, whose wait ends before Kafka has read the states of the share partitions."""
+    is_first = case.step.api == "share_fetch" and case.step.body.get("share_session_epoch") == 0
+    if not (is_first and case.has_answers) or case.kafka["responses"] or case.kafka.get("error_code"):
+        return False
+    rows = [row for topic in case.kproc["responses"] for row in topic["partitions"]]
+    return not any(row["error_code"] or row["acquired_records"] for row in rows)
+
+
 def _deleted_shared_records(case: Case) -> bool:
     """Kafka acquires nothing at the first ShareFetch that meets a deleted record, and shows the lag as before it."""
     if all(step.api != "delete_records" for step in case.before):
@@ -759,10 +777,34 @@ def _records_behind_held_ones(case: Case) -> bool:
 
 
 def _throttled_records(case: Case) -> bool:
-    """kproc ends its response before or behind a record that was delivered often. Kafka goes on with other records."""
+    """One broker ends its response before or behind a record that was delivered often; the other one goes on."""
     ours, theirs = _both_deliveries(case)
-    is_shorter = 0 < len(ours) < len(theirs) and ours == theirs[: len(ours)]
-    return is_shorter and max(ours[-1][1], theirs[len(ours)][1]) >= _THROTTLED_FROM
+    if 0 < len(ours) < len(theirs) and ours == theirs[: len(ours)]:
+        return max(ours[-1][1], theirs[len(ours)][1]) >= _THROTTLED_FROM
+    return _ends_inside_a_batch(case, ours, theirs)
+
+
+def _ends_inside_a_batch(case: Case, ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> bool:
+    """kproc ends its response inside a batch, before such a record, and Kafka before that batch."""
+    more = ours[len(theirs) :]
+    if not (theirs and more and ours[: len(theirs)] == theirs and more[0][1] > 1):
+        return False
+    partition = ChainMap(*case.difference.rows)["partition_index"]
+    starts = _batch_starts(case.before, partition)
+    return more[0][0] in starts and not starts & set(range(more[0][0] + 1, more[-1][0] + 2))
+
+
+def _batch_starts(steps: Sequence[Step], partition: int) -> set[int]:
+    """Return the first offsets of a partition's batches and its end. The themes of share groups write to one topic."""
+    end, starts = 0, {0}
+    for step in steps:
+        if step.api != "produce":
+            continue
+        for row in (row for topic in step.body["topic_data"] for row in topic["partition_data"]):
+            for batch in row["records"] or () if row["index"] == partition else ():
+                end += len(batch["records"])
+                starts.add(end)
+    return starts
 
 
 def _released_records_first(case: Case) -> bool:
@@ -851,6 +893,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "ListGroups of groups that are not ready": _not_ready,
     "the partitions that an assignor gives": _other_partitions,
     "a static member that joins again with its member id": _static_member_again,
+    "ShareFetch before the state of a share partition is initialized": _late_initialization,
     "a share group whose next records were deleted": _deleted_shared_records,
     "records whose deliveries are half used up": _throttled_records,
     "records of a share group behind those that others hold": _records_behind_held_ones,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.differential.compare import ITEMS, Difference, compare
+from tests.differential.logins import FIRST, SPAN
 from tests.differential.rules import Case, rule_for
 from tests.differential.runner import without_ruled
 from tests.differential.steps import Step
@@ -285,6 +286,45 @@ def test_share_fetch_rule_of_often_delivered_records() -> None:
     some = [(1, 2), (2, 4), (3, 2)]
     assert rule(some[:1], some) == rule(some[:2], some) == "records whose deliveries are half used up"
     assert rule([(1, 2)], [(1, 2), (2, 2), (3, 4)]) is rule([], some) is rule(some, some[:1]) is None
+
+
+def test_share_fetch_rule_of_end_inside_a_batch() -> None:
+    """Record 4 must be delivered without its neighbours. It is in the batch of records 1 to 5."""
+    rows = [{"index": 0, "records": [Batch(records=["r"] * count)]} for count in (1, 5, 2)]
+    produce = [Step(0, "produce", 13, {"topic_data": [{"partition_data": [row]}]}) for row in rows]
+
+    def rule(kproc: list[int], kafka: list[int], count: int = 2) -> str | None:
+        answers = [share_answer(*((at, count) for at in offsets)) for offsets in (kproc, kafka)]
+        return share_rule("acquired_records", *answers, *produce)
+
+    assert rule([0, 1, 2, 3], [0]) == "records whose deliveries are half used up"
+    assert rule([0, 1, 2, 3, 4, 5], [0]) is rule([0, 1, 2, 3], [0, 1]) is rule([1, 2, 3], []) is None
+    assert rule([0, 1, 2, 3], [0], count=1) is None
+
+
+def test_share_fetch_rule_of_late_initialization() -> None:
+    def rule(kproc: dict[str, Any], *, epoch: int = 0) -> str | None:
+        kafka = {"error_code": 0, "responses": []}
+        step = Step(0, "share_fetch", 2, {"share_session_epoch": epoch, "max_records": 1, "topics": []})
+        difference = next(each for each in compare(kproc, kafka)[0] if "responses" in each.path)
+        return rule_for(Case(step, difference, kproc, kafka))
+
+    assert rule(share_answer()) == "ShareFetch before the state of a share partition is initialized"
+    assert rule(share_answer((0, 1))) is rule(share_answer(), epoch=1) is None
+
+
+def test_login_rule_of_another_mechanism_twice() -> None:
+    """Kafka closes the connection at the second SaslHandshake of a renewal by another mechanism."""
+
+    def rule(first: str, second: str, *, listener: int = 2, kafka: Any = "closed") -> str | None:
+        number = FIRST + (listener - 1) * SPAN
+        before = [Step(number, "sasl_handshake", 1, {"mechanism": each}) for each in (first, second)]
+        step = Step(number, "sasl_handshake", 1, {"mechanism": "PLAIN"})
+        answer = {"error_code": 34, "mechanisms": []}
+        return rule_for(Case(step, Difference((), "no answer", kafka), answer, kafka, before))
+
+    assert rule("SCRAM-SHA-512", "SCRAM-SHA-256") == "SASL"
+    assert rule("PLAIN", "PLAIN") is rule("PLAIN", "GSSAPI", listener=1) is rule("PLAIN", "GSSAPI", kafka={}) is None
 
 
 def test_share_fetch_rules_judge_each_partition() -> None:
