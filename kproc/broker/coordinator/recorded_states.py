@@ -6,7 +6,7 @@ A group coordinator has one object for the groups of each protocol, for example 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
@@ -24,6 +24,12 @@ _MEMBER_COST: Final = 5
 
 class RecordedState(Protocol):
     """The state of one group, built from its records."""
+
+    group_id: str
+
+    @property
+    def state_name(self) -> str:
+        """The name of the group's state, as ListGroups shows it."""
 
     @property
     def members(self) -> Mapping[str, Any]:
@@ -46,6 +52,9 @@ class RecordedState(Protocol):
 
     def drop_incomplete_members(self) -> None:
         """Remove members without a subscription in the log. A crash has cut off a part of their tombstones."""
+
+    def record_keys(self) -> Iterator[RecordKey]:
+        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
 
 
 S = TypeVar("S", bound=RecordedState)

@@ -8,19 +8,6 @@ from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
 from kproc.broker.streams.topology import Topology
 
 
-def state_name(state: StreamsGroupState) -> str:
-    """Return the group's state as ListGroups shows it."""
-    if not state.members:
-        return "Empty"
-    if state.topology is None or state.topology.epoch != state.epoch.validated_topology_epoch:
-        return "NotReady"
-    epoch = state.target_epoch.epoch
-    if state.epoch.epoch > epoch:
-        return "Assigning"
-    is_stable = all(member.state.is_reconciled(epoch) for member in state.members.values())
-    return "Stable" if is_stable else "Reconciling"
-
-
 def describe(
     state: StreamsGroupState, configured: ConfiguredTopology | None, assignor: str
 ) -> DescribedStreamsGroup:
@@ -31,7 +18,7 @@ def describe(
         topology = Topology(topology.epoch, subtopologies)
     return DescribedStreamsGroup(
         group_id=state.group_id,
-        state=state_name(state),
+        state=state.state_name,
         group_epoch=state.epoch.epoch,
         assignment_epoch=state.target_epoch.epoch,
         assignor=assignor,

@@ -15,21 +15,16 @@ be one batch. The response is sent when all records are synced.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from kproc.broker.coordinator.member_deadlines import (
-    REMOVED_AT_ONCE,
-    TRY_AGAIN_MS,
-    UNSETTLED_HEARTBEAT_MS,
-    MemberDeadlines,
-)
+from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.recorded_group import RecordedGroup, TargetProgress
 from kproc.broker.coordinator.steps import Work
-from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
+from kproc.broker.coordinator.target_computation import is_applicable
 from kproc.broker.streams.admission import (
     admit,
     filter_offsets,
@@ -43,7 +38,7 @@ from kproc.broker.streams.admission import (
 from kproc.broker.streams.assignor import TASK_ASSIGNORS
 from kproc.broker.streams.commits import commit_refusal, fetch_refusal
 from kproc.broker.streams.configured_topology import ConfiguredTopology
-from kproc.broker.streams.description import describe, state_name
+from kproc.broker.streams.description import describe
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.fitted_topology import FittedTopology
 from kproc.broker.streams.group_records import (
@@ -80,47 +75,30 @@ from kproc.broker.streams.statuses import (
 from kproc.broker.streams.target import compute_target
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks
 from kproc.broker.streams.topology import StreamsStatus, Topology
-from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.group.messages import CommitRequest
 
-logger = logging.getLogger(__name__)
 
+class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsEnvironment]):
+    """One streams group."""
 
-class StreamsGroup:
-    """One group, owned by the coordinator of its `__consumer_offsets` partition."""
+    group_type = "streams"
+    protocol_type = "streams"
+    codec = STREAMS_RECORDS
+    can_expire = True
+    expired_at_once = REMOVED_AT_ONCE
+    assigns_at_every_tick = True
 
-    group_type: Final = "streams"
-    protocol_type: Final = "streams"
-    can_expire: Final = True  # GroupRemoval.sweep deletes an empty group without offsets.
-
-    __slots__ = (
-        "_deadlines",
-        "_delay_end_ms",
-        "_endpoint_epoch",
-        "_environment",
-        "_fitted",
-        "_memory",
-        "_shutdown_member_id",
-        "computation",
-        "state",
-    )
+    __slots__ = ("_delay_end_ms", "_endpoint_epoch", "_fitted", "_memory", "_shutdown_member_id")
 
     def __init__(self, state: StreamsGroupState, environment: StreamsEnvironment) -> None:
-        self.state = state
-        self._environment = environment
-        self._deadlines: MemberDeadlines[StreamsGroupMember] = MemberDeadlines()
-        self.computation = TargetComputation(self.group_id, self._deadlines)
+        super().__init__(state, environment)
         self._memory = StreamsMemory(state, environment.cluster.member_memory)
         self._fitted = FittedTopology(environment.cluster.topics, self._memory)
         self._delay_end_ms = 0  # Time at which the initial rebalance delay ends.
         self._endpoint_epoch = 0
         self._shutdown_member_id: str | None = None  # The first member that requested a shutdown of all.
-
-    @property
-    def group_id(self) -> str:
-        return self.state.group_id
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
@@ -153,7 +131,9 @@ class StreamsGroup:
         # Start the session before the next steps, which can fail. A member without a session would keep its tasks for
         # ever if its client never returned.
         self.renew_session(member, now_ms)
-        statuses += self._update_target(now_ms)
+        progress = self.update_target(now_ms)
+        if progress is not TargetProgress.UP_TO_DATE:
+            statuses.append(self._target_status(progress, now_ms))
         self._reconcile(member, request.owned, now_ms)
         if request.is_shutdown and self._shutdown_member_id is None:
             self._shutdown_member_id = request.member_id
@@ -272,27 +252,17 @@ class StreamsGroup:
             self._delay_end_ms = now_ms + delay_ms
             self._deadlines.schedule_assignment(self._delay_end_ms)
 
-    def _update_target(self, now_ms: int) -> list[StreamsStatus]:
-        """Start to compute the target assignment of the group's epoch, unless the target is up to date.
+    def update_target(self, now_ms: int) -> TargetProgress:
+        return TargetProgress.DELAYED if now_ms < self._delay_end_ms else super().update_target(now_ms)
 
-        Return a status for the member if the computation must wait or is not ready at once.
-        """
-        state, environment = self.state, self._environment
-        if now_ms < self._delay_end_ms:
-            return [delayed_status("initial rebalance delay")]
-        if state.epoch.epoch <= state.target_epoch.epoch:
-            return []
-        if self.computation.is_running:
-            return [COMPUTING]
-        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
-        interval_ms = environment.assignment_interval_ms(self.group_id)
-        if self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
-            return [delayed_status("assignment interval")]
-        is_ready = self.computation.start(self._compute_target(wall_ms), now_ms)
-        return [] if is_ready else [COMPUTING]
+    def _target_status(self, progress: TargetProgress, now_ms: int) -> StreamsStatus:
+        """Return the status for the member while the target assignment must wait or is being computed."""
+        if progress is TargetProgress.COMPUTING:
+            return COMPUTING
+        is_initial = now_ms < self._delay_end_ms
+        return delayed_status("initial rebalance delay" if is_initial else "assignment interval")
 
     def _compute_target(self, wall_ms: int) -> Work:
-        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, epoch = self.state, self.state.epoch.epoch
         configured = None if state.topology is None else self._fitted.fit(state.topology)
         assign = TASK_ASSIGNORS[self._environment.assignor_name(self.group_id)]
@@ -331,11 +301,10 @@ class StreamsGroup:
             self._append([absence_of_member(self.group_id, member)])
             member.rebalance_deadline_ms = None
         else:
-            self._remove([member])
+            self.remove([member])
         return StreamsHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
-    def _remove(self, members: Sequence[StreamsGroupMember]) -> None:
-        """Remove members. Their tasks are free at once, and the next target assignment distributes them to others."""
+    def remove(self, members: Sequence[StreamsGroupMember]) -> None:
         # Write the tombstones and the new epoch together, because without the epoch no assignment would distribute the
         # tasks.
         self._append(list(removal_records(self.state, members)))
@@ -351,15 +320,9 @@ class StreamsGroup:
     # -- deadlines ---------------------------------------------------------------------------------------------
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of all members of a group that was loaded."""
+        super().start_sessions(now_ms)
         for member in self.state.members.values():
-            self.renew_session(member, now_ms)
             self._start_rebalance_timeout(member, now_ms)
-
-    def renew_session(self, member: StreamsGroupMember, now_ms: int) -> None:
-        """Restart the session of a member, because it has sent a heartbeat."""
-        timeout_ms = self._environment.session_timeout_ms(self.group_id)
-        self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def _start_rebalance_timeout(self, member: StreamsGroupMember, now_ms: int) -> None:
         """Start the member's rebalance timeout if it must give up tasks.
@@ -369,31 +332,6 @@ class StreamsGroup:
         member.rebalance_deadline_ms = None
         if member.state.phase is StreamsMemberPhase.UNREVOKED and member.metadata is not None:
             self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the time in ms at which `tick` must be called at the latest, or None if nothing has a deadline."""
-        return self._deadlines.first_ms
-
-    def tick(self, now_ms: int) -> None:
-        """Remove members whose session or rebalance timeout has expired, and compute a delayed assignment."""
-        expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
-        try:
-            if expired:
-                logger.info(
-                    "streams group %s: removing %d members whose session or rebalance timeout has expired",
-                    self.group_id,
-                    len(expired),
-                )
-                self._remove(expired)
-            if self.state.members:
-                self._update_target(now_ms)
-        except KafkaError as error:
-            logger.warning(
-                "group %s: the removal of expired members or the new assignment was not written, trying again: %s",
-                self.group_id,
-                error.code.name,
-            )
-            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
@@ -411,53 +349,16 @@ class StreamsGroup:
 
     # -- views -------------------------------------------------------------------------------------------------
 
-    @property
-    def state_name(self) -> str:
-        """The state's name as ListGroups shows it."""
-        return state_name(self.state)
-
     def release_memory(self) -> None:
-        """Stop to count the group and its members, because it is removed or its coordinator resigns.
-
-        Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
-        """
         self._memory.release(self.state.members.values())
 
     @property
-    def is_empty(self) -> bool:
-        """True if the group has no members."""
-        return not self.state.members
-
-    @property
     def is_unwritten(self) -> bool:
-        """True if the log has no record of the group, so that it may be removed if it has no offsets."""
-        return not self.state.is_written and self.state.topology is None
-
-    @property
-    def generation(self) -> int:
-        """The group's epoch, which is 0 before the first record."""
-        return self.state.epoch.epoch
-
-    @property
-    def member_count(self) -> int:
-        return len(self.state.members)
+        return super().is_unwritten and self.state.topology is None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if the group has members and its application reads a topic."""
         topology = self.state.topology
         return bool(self.state.members) and topology is not None and topic in topology.subtopology_of_topic
-
-    def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
-        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
-
-    def offset_delete_refusal(self) -> int:
-        """Return NONE, because OffsetDelete may delete offsets of topics that the application does not read."""
-        return ErrorCode.NONE
-
-    def record_keys(self) -> list[bytes]:
-        """Return the encoded keys of all records of the group."""
-        return [STREAMS_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
 
     def describe_streams(self) -> DescribedStreamsGroup:
         """Return the group for StreamsGroupDescribe."""

@@ -88,6 +88,19 @@ class StreamsGroupState:
         """True if the log has a record of the group's epoch."""
         return self.epoch.epoch > 0
 
+    @property
+    def state_name(self) -> str:
+        """The name of the group's state, as ListGroups shows it."""
+        if not self.members:
+            return "Empty"
+        if self.topology is None or self.topology.epoch != self.epoch.validated_topology_epoch:
+            return "NotReady"
+        epoch = self.target_epoch.epoch
+        if self.epoch.epoch > epoch:
+            return "Assigning"
+        is_stable = all(member.state.is_reconciled(epoch) for member in self.members.values())
+        return "Stable" if is_stable else "Reconciling"
+
     def drop_incomplete_members(self) -> None:
         """Remove members without metadata in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):

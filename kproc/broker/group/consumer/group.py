@@ -15,19 +15,14 @@ response is sent when all records are synced.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.coordinator.member_deadlines import (
-    REMOVED_AT_ONCE,
-    TRY_AGAIN_MS,
-    UNSETTLED_HEARTBEAT_MS,
-    MemberDeadlines,
-)
+from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
-from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
+from kproc.broker.coordinator.target_computation import is_applicable
 from kproc.broker.group.consumer.admission import admit, check_size, is_new_epoch_needed, merged
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
@@ -63,36 +58,30 @@ from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.subscriptions import Subscriptions
 from kproc.broker.group.consumer.target import compute_target, topic_ids
 from kproc.broker.group.messages import CommitRequest
-from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.security.principal import Identity
 
-logger = logging.getLogger(__name__)
-
 GROUP_TYPE: Final = "consumer"
 
 
-class ConsumerGroup:
-    """One group, owned by the coordinator of its `__consumer_offsets` partition."""
+class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEnvironment]):
+    """One consumer group."""
 
-    group_type: Final = GROUP_TYPE
-    protocol_type: Final = "consumer"
-    can_expire: Final = True  # The sweep deletes an empty group without offsets.
+    group_type = GROUP_TYPE
+    protocol_type = "consumer"
+    codec = CONSUMER_RECORDS
+    can_expire = True
+    expired_at_once = REMOVED_AT_ONCE
+    # As in Kafka, the target without expired members is computed at the next heartbeat of any member.
+    assigns_at_every_tick = False
 
-    __slots__ = ("_deadlines", "_environment", "_expressions", "_topics_version", "computation", "state")
+    __slots__ = ("_expressions", "_topics_version")
 
     def __init__(self, state: ConsumerGroupState, environment: ConsumerEnvironment) -> None:
-        self.state = state
-        self._environment = environment
-        self._deadlines: MemberDeadlines[ConsumerMember] = MemberDeadlines()
-        self.computation = TargetComputation(self.group_id, self._deadlines)
+        super().__init__(state, environment)
         self._topics_version = -1  # The version of the metadata for which the group's epoch was checked.
         self._expressions = Expressions(state, environment)
-
-    @property
-    def group_id(self) -> str:
-        return self.state.group_id
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
@@ -245,21 +234,7 @@ class ConsumerGroup:
 
     # -- step 2: the target assignment -------------------------------------------------------------------------
 
-    def update_target(self, now_ms: int) -> None:
-        """Start to compute the target assignment if it is stale.
-
-        If the last one is too recent, schedule that (KIP-1263).
-        """
-        state, environment = self.state, self._environment
-        if not state.is_target_stale or self.computation.is_running:
-            return
-        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
-        interval_ms = environment.assignment_interval_ms(self.group_id)
-        if not self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
-            self.computation.start(self._compute_target(wall_ms), now_ms)
-
     def _compute_target(self, wall_ms: int) -> Work:
-        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, epoch = self.state, self.state.epoch.epoch
         targets = yield from compute_target(state, self._environment.topics, self._assignor_name())
         if not is_applicable(targets, epoch, state):
@@ -302,7 +277,6 @@ class ConsumerGroup:
         return ConsumerHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def remove(self, members: Sequence[ConsumerMember]) -> None:
-        """Remove members. Their partitions are free at once, and the next target assignment gives them to others."""
         for first in range(0, len(members), REMOVED_AT_ONCE):
             self._remove(members[first : first + REMOVED_AT_ONCE])
 
@@ -328,9 +302,8 @@ class ConsumerGroup:
     # -- deadlines ---------------------------------------------------------------------------------------------
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of all members of a group that was loaded."""
+        super().start_sessions(now_ms)
         for member in self.state.members.values():
-            self.renew_session(member, now_ms)
             if member.state.phase is MemberPhase.UNREVOKED:
                 self.start_rebalance_timeout(member, now_ms)
         if self.state.is_classic:
@@ -339,9 +312,9 @@ class ConsumerGroup:
             self._deadlines.schedule_assignment(now_ms)
 
     def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
-        """Restart the session of a member, because it has sent a request."""
-        timeout_ms = self._environment.session_timeout_ms(self.group_id)
-        if member.classic is not None:
+        if member.classic is None:
+            timeout_ms = self._environment.session_timeout_ms(self.group_id)
+        else:
             timeout_ms = member.classic.session_timeout_ms
         self._deadlines.renew_session(member, now_ms, timeout_ms)
 
@@ -349,33 +322,6 @@ class ConsumerGroup:
         """Start the member's rebalance timeout. If the member does not do its next step in that time, it is removed."""
         if member.metadata is not None:
             self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the time in ms at which `tick` must be called at the latest, or None if nothing has a deadline."""
-        return self._deadlines.first_ms
-
-    def tick(self, now_ms: int) -> None:
-        """Remove members whose session or rebalance timeout is over, and compute a delayed assignment."""
-        expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
-        try:
-            if expired:
-                logger.info(
-                    "group %s: removing %d members whose session or rebalance timeout has expired",
-                    self.group_id,
-                    len(expired),
-                )
-                self.remove(expired)
-            # Compute only an assignment that is due. As in Kafka, the one without the expired members is computed at
-            # the next heartbeat of any member.
-            if is_assignment_due and self.state.members:
-                self.update_target(now_ms)
-        except KafkaError as error:
-            logger.warning(
-                "group %s: the removal of expired members or the new assignment was not written: %s; trying again",
-                self.group_id,
-                error.code.name,
-            )
-            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
@@ -393,52 +339,11 @@ class ConsumerGroup:
 
     # -- views -------------------------------------------------------------------------------------------------
 
-    @property
-    def state_name(self) -> str:
-        """The state's name as ListGroups shows it."""
-        return self.state.state_name
-
     def release_memory(self) -> None:
-        """Stop to count the group and its members, because it is removed or its coordinator resigns.
-
-        Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
-        """
         self.state.release_memory()
 
-    @property
-    def is_empty(self) -> bool:
-        """True if the group has no members."""
-        return not self.state.members
-
-    @property
-    def is_unwritten(self) -> bool:
-        """True if the log has no record of the group, so that it may be removed if it has no offsets."""
-        return not self.state.is_written
-
-    @property
-    def generation(self) -> int:
-        """The group's epoch, which is 0 before the first record."""
-        return self.state.epoch.epoch
-
-    @property
-    def member_count(self) -> int:
-        return len(self.state.members)
-
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if a member subscribes to a topic."""
         return topic in self.state.subscribed_names()
-
-    def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
-        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
-
-    def offset_delete_refusal(self) -> int:
-        """Return NONE, because OffsetDelete may delete offsets of topics without subscriptions (KIP-496)."""
-        return ErrorCode.NONE
-
-    def record_keys(self) -> list[bytes]:
-        """Return the encoded keys of all records of the group."""
-        return [CONSUMER_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""

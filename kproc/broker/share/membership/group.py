@@ -15,15 +15,16 @@ stored_states.py has them initialized.
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.group_members import get_member, group_is_full
-from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, UNSETTLED_HEARTBEAT_MS, MemberDeadlines
+from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
-from kproc.broker.coordinator.target_computation import TargetComputation, is_applicable
+from kproc.broker.coordinator.target_computation import is_applicable
 from kproc.broker.share.membership.assignor import assign_simple
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.messages import (
@@ -56,34 +57,28 @@ from kproc.common.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kproc.broker.group.messages import CommitRequest
 
-logger = logging.getLogger(__name__)
-
 GROUP_TYPE: Final = "share"
 
 
-class ShareGroup:
-    """One group, owned by the coordinator of its `__consumer_offsets` partition."""
+class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironment]):
+    """One share group."""
 
-    group_type: Final = GROUP_TYPE
-    protocol_type: Final = GROUP_TYPE
-    can_expire: Final = False  # False, because its start offsets must survive a time without members.
+    group_type = GROUP_TYPE
+    protocol_type = GROUP_TYPE
+    codec = SHARE_RECORDS
+    can_expire = False  # False, because its start offsets must survive a time without members.
+    expired_at_once = sys.maxsize
+    assigns_at_every_tick = True
 
-    __slots__ = ("_checked", "_deadlines", "_environment", "computation", "initialize_after_ms", "state")
+    __slots__ = ("_checked", "initialize_after_ms")
 
     def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
-        self.state = state
-        self._environment = environment
-        self._deadlines: MemberDeadlines[ShareMember] = MemberDeadlines()
-        self.computation = TargetComputation(self.group_id, self._deadlines)
+        super().__init__(state, environment)
         # Pair (version of the metadata, topics with states) at the last check whether the group's epoch must rise.
         self._checked: tuple[int, ShareTopics] | None = None
         # Monotonic time (ms) from which the states of new partitions may be initialized. Far in the future while a call
         # for it is open.
         self.initialize_after_ms = 0
-
-    @property
-    def group_id(self) -> str:
-        return self.state.group_id
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
@@ -101,9 +96,9 @@ class ShareGroup:
         member = self.state.members[request.member_id]
         # Start the session before the next steps, which can fail. A member without a session would stay in the group
         # for ever if its client never returned.
-        self._renew_session(member, now_ms)
+        self.renew_session(member, now_ms)
         self._update_epoch(has_changed)
-        self._update_target(now_ms)
+        self.update_target(now_ms)
         self._reconcile(member)
         is_full = request.member_epoch == JOIN_EPOCH or request.topic_names is not None
         is_told = is_full or member.state.assigned != assigned_before
@@ -200,22 +195,11 @@ class ShareGroup:
         """Compute the target anew, with a higher group epoch if necessary, after partitions were initialized."""
         if self.state.members:
             self._update_epoch(has_changed=False)
-            self._update_target(now_ms)
+            self.update_target(now_ms)
 
     # -- step 3: the target assignment -------------------------------------------------------------------------
 
-    def _update_target(self, now_ms: int) -> None:
-        """Start to compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
-        state, environment = self.state, self._environment
-        if state.epoch.epoch <= state.target_epoch.epoch or self.computation.is_running:
-            return
-        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
-        interval_ms = environment.assignment_interval_ms(self.group_id)
-        if not self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
-            self.computation.start(self._compute_target(wall_ms), now_ms)
-
     def _compute_target(self, wall_ms: int) -> Work:
-        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
         state, topics, epoch = self.state, self._environment.cluster.topics, self.state.epoch.epoch
         assignable = assignable_partitions(state, topics)
         targets = yield from assign_simple(assignor_members(state, topics), assignable)
@@ -259,7 +243,6 @@ class ShareGroup:
     # -- members that leave ------------------------------------------------------------------------------------
 
     def remove(self, members: Sequence[ShareMember]) -> None:
-        """Remove members. The others get their partitions by the next target assignment."""
         types = (ShareRecordType.MEMBER_STATE, ShareRecordType.MEMBER_TARGET, ShareRecordType.MEMBER)
         self._append([(self._key(each, member.member_id), None) for member in members for each in types])
         for member in members:
@@ -270,41 +253,6 @@ class ShareGroup:
             # member's partitions.
             target_epoch = ShareTargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(ShareRecordType.TARGET), target_epoch)])
-
-    # -- deadlines ---------------------------------------------------------------------------------------------
-
-    def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of all members of a group that was loaded."""
-        for member in self.state.members.values():
-            self._renew_session(member, now_ms)
-
-    def _renew_session(self, member: ShareMember, now_ms: int) -> None:
-        timeout_ms = self._environment.session_timeout_ms(self.group_id)
-        self._deadlines.renew_session(member, now_ms, timeout_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the time in ms at which `tick` must be called at the latest, or None if nothing has a deadline."""
-        return self._deadlines.first_ms
-
-    def tick(self, now_ms: int) -> None:
-        """Remove members whose session has expired. Compute a target that share.assignment.interval.ms has delayed."""
-        expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms)
-        try:
-            if expired:
-                logger.info(
-                    "share group %s: removing %d members with expired sessions", self.group_id, len(expired)
-                )
-                self.remove(expired)
-            if self.state.members:
-                self._update_target(now_ms)
-        except KafkaError as error:
-            logger.warning(
-                "share group %s: the removal of expired members or the new assignment was not written, trying "
-                "again: %s",
-                self.group_id,
-                error.code.name,
-            )
-            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- requests that a share group does not have ---------------------------------------------------------------
 
@@ -328,39 +276,10 @@ class ShareGroup:
 
     # -- views -------------------------------------------------------------------------------------------------
 
-    @property
-    def state_name(self) -> str:
-        """The state's name as ListGroups shows it."""
-        return self.state.state_name
-
     def release_memory(self) -> None:
-        """Stop to count the group and its members, because it is removed or its coordinator resigns.
-
-        Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
-        """
         self.state.release_memory()
 
-    @property
-    def is_empty(self) -> bool:
-        """True if the group has no members."""
-        return not self.state.members
-
-    @property
-    def is_unwritten(self) -> bool:
-        """True if the log has no record of the group, so that it may be removed."""
-        return not self.state.is_written
-
-    @property
-    def generation(self) -> int:
-        """The group's epoch, which is 0 before the first record."""
-        return self.state.epoch.epoch
-
-    @property
-    def member_count(self) -> int:
-        return len(self.state.members)
-
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if a member subscribes to a topic."""
         return topic in self.state.subscribed_names()
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
@@ -370,10 +289,6 @@ class ShareGroup:
         """
         del topic
         return commit_timestamp_ms
-
-    def record_keys(self) -> list[bytes]:
-        """Return the encoded keys of all records of the group."""
-        return [SHARE_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
 
     def describe_share(self) -> DescribedShareGroup:
         """Return the group for ShareGroupDescribe."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.streams.description import state_name
 from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
 from kproc.broker.streams.records import (
     StreamsGroupEpoch,
@@ -99,7 +98,7 @@ def test_standby_of_a_process_stays_if_a_record_was_compacted() -> None:
 
 def test_state_names_follow_the_records() -> None:
     state = StreamsGroupState("g")
-    names = [state_name(state)]
+    names = [state.state_name]
     active = OwnedTasks({("0", 1): 11})
     for record_type, name, value in (
         (StreamsRecordType.TOPOLOGY, "", COUNT),
@@ -115,7 +114,7 @@ def test_state_names_follow_the_records() -> None:
         (StreamsRecordType.MEMBER_STATE, "m", StreamsMemberState(11, 10, owned=active)),
     ):
         state.apply(key(record_type, name), value)
-        names.append(state_name(state))
+        names.append(state.state_name)
     assert names == [
         "Empty",
         "Empty",

@@ -1,0 +1,188 @@
+"""RecordedGroup: the parts that consumer, share and streams groups have in common.
+
+The state of such a group is built from its records (recorded_states.py). Its members have deadlines
+(member_deadlines.py), and each epoch of the group gets a target assignment (target_computation.py). The subclasses
+define the steps of a heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines, TimedMember
+from kproc.broker.coordinator.record_codec import RecordCodec
+from kproc.broker.coordinator.recorded_states import RecordedState
+from kproc.broker.coordinator.steps import Work
+from kproc.broker.coordinator.target_computation import TargetComputation
+from kproc.common.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+class RecordedGroupEnvironment(Protocol):
+    """The parts of a broker that every RecordedGroup uses."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]: ...
+
+    def session_timeout_ms(self, group_id: str) -> int: ...
+
+    def assignment_interval_ms(self, group_id: str) -> int: ...
+
+
+class TargetProgress(Enum):
+    """The result of an attempt to bring a group's target assignment up to date."""
+
+    UP_TO_DATE = auto()
+    COMPUTING = auto()  # The coordinator computes the rest in its steps.
+    DELAYED = auto()  # The last target is too recent (KIP-1263).
+
+
+S = TypeVar("S", bound=RecordedState)
+M = TypeVar("M", bound=TimedMember)
+E = TypeVar("E", bound=RecordedGroupEnvironment)
+
+
+class RecordedGroup(Generic[S, M, E]):
+    """One group, owned by the coordinator of its `__consumer_offsets` partition."""
+
+    group_type: ClassVar[str]
+    protocol_type: ClassVar[str]
+    codec: ClassVar[RecordCodec[Any, Any]]
+    can_expire: ClassVar[bool]  # True if GroupRemoval.sweep deletes an empty group without offsets.
+    # Limit of the deadlines that one tick examines, and so of the members that it removes.
+    expired_at_once: ClassVar[int]
+    # False if a tick computes a target only at its own deadline. After a tick that only removes members, the next
+    # heartbeat then computes it.
+    assigns_at_every_tick: ClassVar[bool]
+
+    __slots__ = ("_deadlines", "_environment", "computation", "state")
+
+    def __init__(self, state: S, environment: E) -> None:
+        self.state = state
+        self._environment = environment
+        self._deadlines: MemberDeadlines[M] = MemberDeadlines()
+        self.computation = TargetComputation(state.group_id, self._deadlines)
+
+    @property
+    def group_id(self) -> str:
+        return self.state.group_id
+
+    # -- the target assignment ---------------------------------------------------------------------------------
+
+    def update_target(self, now_ms: int) -> TargetProgress:
+        """Start to compute the target assignment of the group's epoch, unless the target is up to date.
+
+        If the last target is too recent, schedule the computation (KIP-1263).
+        """
+        state, environment = self.state, self._environment
+        if state.epoch.epoch <= state.target_epoch.epoch:
+            return TargetProgress.UP_TO_DATE
+        if self.computation.is_running:
+            return TargetProgress.COMPUTING
+        wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
+        interval_ms = environment.assignment_interval_ms(state.group_id)
+        if self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):
+            return TargetProgress.DELAYED
+        is_ready = self.computation.start(self._compute_target(wall_ms), now_ms)
+        return TargetProgress.UP_TO_DATE if is_ready else TargetProgress.COMPUTING
+
+    def _compute_target(self, wall_ms: int) -> Work:
+        """Compute the target assignment of the group's present epoch, and append it unless it is outdated."""
+        raise NotImplementedError
+
+    # -- members and their deadlines ---------------------------------------------------------------------------
+
+    def remove(self, members: Sequence[M]) -> None:
+        """Remove members. The next target assignment gives their partitions or tasks to others."""
+        raise NotImplementedError
+
+    def start_sessions(self, now_ms: int) -> None:
+        """Start the sessions of all members of a group that was loaded."""
+        for member in self.state.members.values():
+            self.renew_session(member, now_ms)
+
+    def renew_session(self, member: M, now_ms: int) -> None:
+        """Restart the session of a member, because it has sent a request."""
+        timeout_ms = self._environment.session_timeout_ms(self.group_id)
+        self._deadlines.renew_session(member, now_ms, timeout_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the time in ms at which `tick` must be called at the latest, or None if nothing has a deadline."""
+        return self._deadlines.first_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Remove members whose session or rebalance timeout is over, and compute a delayed assignment."""
+        expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, self.expired_at_once)
+        try:
+            if expired:
+                logger.info(
+                    "%s group %s: removing %d members whose session or rebalance timeout has expired",
+                    self.group_type,
+                    self.group_id,
+                    len(expired),
+                )
+                self.remove(expired)
+            if self.state.members and (is_assignment_due or self.assigns_at_every_tick):
+                self.update_target(now_ms)
+        except KafkaError as error:
+            logger.warning(
+                "%s group %s: the removal of expired members or the new assignment was not written, trying again: %s",
+                self.group_type,
+                self.group_id,
+                error.code.name,
+            )
+            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """The state's name as ListGroups shows it."""
+        return self.state.state_name
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members."""
+        return not self.state.members
+
+    @property
+    def is_unwritten(self) -> bool:
+        """True if the log has no record of the group, so that it may be removed if it has no offsets."""
+        return not self.state.is_written
+
+    @property
+    def generation(self) -> int:
+        """The group's epoch, which is 0 before the first record."""
+        epoch: int = self.state.epoch.epoch
+        return epoch
+
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return True if the group has a member that reads a topic."""
+        raise NotImplementedError
+
+    def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
+        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
+        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
+
+    def offset_delete_refusal(self) -> int:
+        """Return NONE, because OffsetDelete may delete offsets of topics that no member reads (KIP-496)."""
+        return ErrorCode.NONE
+
+    def record_keys(self) -> list[bytes]:
+        """Return the encoded keys of all records of the group."""
+        return [self.codec.encode(key, None)[0] for key in self.state.record_keys()]
+
+    def release_memory(self) -> None:
+        """Stop to count the group and its members, because it is removed or its coordinator resigns.
+
+        Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
+        """
+        raise NotImplementedError
