@@ -8,7 +8,7 @@ A record without a value removes what its key names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from struct import error as StructError
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -119,11 +119,19 @@ def reject_field(path: str, name: str) -> None:
 # ---- parts of schemas --------------------------------------------------------------------------------------
 
 
+def value_schema(path: str, *fields: Field) -> Schema:
+    """Return the schema of a record's value, or of a struct in it. `path` is its name in error messages."""
+    return Schema(path, True, fields)
+
+
+def struct_array(name: str, struct: Schema, *, is_nullable: bool = False, tag: int | None = None) -> Field:
+    """Return a field that is an array of structs."""
+    return Field(name, "struct", is_array=True, is_nullable=is_nullable, tag=tag, struct=struct)
+
+
 def partitions_schema(path: str, *fields: Field) -> Schema:
     """Return the schema of one topic: its id, its partitions and the additional `fields`."""
-    return Schema(
-        path, True, (Field("topic_id", "uuid"), Field("partitions", "int32", is_array=True), *fields)
-    )
+    return value_schema(path, Field("topic_id", "uuid"), Field("partitions", "int32", is_array=True), *fields)
 
 
 def partitions_by_topic(partitions: Mapping[bytes, frozenset[int]]) -> list[dict[str, Any]]:
@@ -132,3 +140,8 @@ def partitions_by_topic(partitions: Mapping[bytes, frozenset[int]]) -> list[dict
         {"topic_id": topic_id, "partitions": sorted(numbers)}
         for topic_id, numbers in sorted(partitions.items())
     ]
+
+
+def partitions_of_topics(topics: Iterable[Mapping[str, Any]]) -> dict[bytes, frozenset[int]]:
+    """Return the partitions of a record's list of topics by topic id: the inverse of `partitions_by_topic`."""
+    return {topic["topic_id"]: frozenset(topic["partitions"]) for topic in topics}

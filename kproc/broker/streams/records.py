@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
+from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey, struct_array, value_schema
 from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
 from kproc.broker.streams.topology import KeyValue, Topology, memory_of_pairs
@@ -107,55 +107,47 @@ StreamsRecord = tuple[RecordKey, StreamsRecordValue | None]
 # ---- schemas, in the order of Kafka's message definitions --------------------------------------------------
 
 
-def _schema(path: str, *fields: Field) -> Schema:
-    return Schema(path, True, fields)
-
-
-def _structs(name: str, schema: Schema, *, is_nullable: bool = False, tag: int | None = None) -> Field:
-    return Field(name, "struct", is_array=True, is_nullable=is_nullable, tag=tag, struct=schema)
-
-
-_PAIR: Final = _schema("StreamsGroup.pair", Field("key", "string"), Field("value", "string"))
-_ENDPOINT: Final = _schema("StreamsMember.endpoint", Field("host", "string"), Field("port", "uint16"))
+_PAIR: Final = value_schema("StreamsGroup.pair", Field("key", "string"), Field("value", "string"))
+_ENDPOINT: Final = value_schema("StreamsMember.endpoint", Field("host", "string"), Field("port", "uint16"))
 _TASKS: Final = (Field("subtopology_id", "string"), Field("partitions", "int32", is_array=True))
-_TARGET_TASKS: Final = _schema("MemberTasks", *_TASKS)
-_OWNED_TASKS: Final = _schema(
+_TARGET_TASKS: Final = value_schema("MemberTasks", *_TASKS)
+_OWNED_TASKS: Final = value_schema(
     "OwnedTasks", *_TASKS, Field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
 )
-_TOPIC: Final = _schema(
+_TOPIC: Final = value_schema(
     "Topology.topic",
     Field("name", "string"),
     Field("partitions", "int32"),
     Field("replication_factor", "int16"),
-    _structs("topic_configs", _PAIR),
+    struct_array("topic_configs", _PAIR),
 )
-_COPARTITION_GROUP: Final = _schema(
+_COPARTITION_GROUP: Final = value_schema(
     "Topology.copartition_groups",
     Field("source_topics", "int16", is_array=True),
     Field("source_topic_regex", "int16", is_array=True),
     Field("repartition_source_topics", "int16", is_array=True),
 )
-_SUBTOPOLOGY: Final = _schema(
+_SUBTOPOLOGY: Final = value_schema(
     "Topology.subtopologies",
     Field("subtopology_id", "string"),
     Field("source_topics", "string", is_array=True),
     Field("source_topic_regex", "string", is_array=True),
-    _structs("state_changelog_topics", _TOPIC),
+    struct_array("state_changelog_topics", _TOPIC),
     Field("repartition_sink_topics", "string", is_array=True),
-    _structs("repartition_source_topics", _TOPIC),
-    _structs("copartition_groups", _COPARTITION_GROUP),
+    struct_array("repartition_source_topics", _TOPIC),
+    struct_array("copartition_groups", _COPARTITION_GROUP),
 )
 _SCHEMAS: Final[dict[StreamsRecordType, Schema]] = {
-    StreamsRecordType.GROUP: _schema(
+    StreamsRecordType.GROUP: value_schema(
         "StreamsGroupEpoch",
         Field("epoch", "int32"),
         Field("metadata_hash", "int64"),
         Field("validated_topology_epoch", "int32", tag=0, default=NO_TOPOLOGY),
-        _structs("assignment_configs", _PAIR, is_nullable=True, tag=1),
+        struct_array("assignment_configs", _PAIR, is_nullable=True, tag=1),
         Field("stored_description_epoch", "int32", tag=2, default=NO_TOPOLOGY),
         Field("failed_description_epoch", "int32", tag=3, default=NO_TOPOLOGY),
     ),
-    StreamsRecordType.MEMBER: _schema(
+    StreamsRecordType.MEMBER: value_schema(
         "StreamsMember",
         Field("instance_id", "string", is_nullable=True),
         Field("rack_id", "string", is_nullable=True),
@@ -165,31 +157,31 @@ _SCHEMAS: Final[dict[StreamsRecordType, Schema]] = {
         Field("topology_epoch", "int32"),
         Field("process_id", "string"),
         Field("endpoint", "struct", is_nullable=True, struct=_ENDPOINT),
-        _structs("client_tags", _PAIR),
+        struct_array("client_tags", _PAIR),
     ),
-    StreamsRecordType.TARGET: _schema(
+    StreamsRecordType.TARGET: value_schema(
         "StreamsTargetEpoch", Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=0)
     ),
-    StreamsRecordType.MEMBER_TARGET: _schema(
+    StreamsRecordType.MEMBER_TARGET: value_schema(
         "MemberTasks",
-        _structs("active", _TARGET_TASKS),
-        _structs("standby", _TARGET_TASKS),
-        _structs("warmup", _TARGET_TASKS),
+        struct_array("active", _TARGET_TASKS),
+        struct_array("standby", _TARGET_TASKS),
+        struct_array("warmup", _TARGET_TASKS),
     ),
-    StreamsRecordType.MEMBER_STATE: _schema(
+    StreamsRecordType.MEMBER_STATE: value_schema(
         "StreamsMemberState",
         Field("epoch", "int32"),
         Field("previous_epoch", "int32"),
         Field("phase", "int8"),
-        _structs("active", _OWNED_TASKS),
-        _structs("standby", _OWNED_TASKS),
-        _structs("warmup", _OWNED_TASKS),
-        _structs("active_pending_revocation", _OWNED_TASKS),
-        _structs("standby_pending_revocation", _OWNED_TASKS),
-        _structs("warmup_pending_revocation", _OWNED_TASKS),
+        struct_array("active", _OWNED_TASKS),
+        struct_array("standby", _OWNED_TASKS),
+        struct_array("warmup", _OWNED_TASKS),
+        struct_array("active_pending_revocation", _OWNED_TASKS),
+        struct_array("standby_pending_revocation", _OWNED_TASKS),
+        struct_array("warmup_pending_revocation", _OWNED_TASKS),
     ),
-    StreamsRecordType.TOPOLOGY: _schema(
-        "Topology", Field("epoch", "int32"), _structs("subtopologies", _SUBTOPOLOGY)
+    StreamsRecordType.TOPOLOGY: value_schema(
+        "Topology", Field("epoch", "int32"), struct_array("subtopologies", _SUBTOPOLOGY)
     ),
 }
 

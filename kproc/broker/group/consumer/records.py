@@ -26,7 +26,10 @@ from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
     partitions_by_topic,
+    partitions_of_topics,
     partitions_schema,
+    struct_array,
+    value_schema,
 )
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.common.errors import ProtocolError
@@ -159,65 +162,51 @@ ConsumerRecord = tuple[RecordKey, ConsumerRecordValue | None]
 _OWNED: Final = partitions_schema(
     "MemberState.partitions", Field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
 )
-_CLASSIC_PROTOCOL: Final = Schema(
-    "MemberMetadata.classic.protocols", True, (Field("name", "string"), Field("metadata", "bytes"))
+_CLASSIC_PROTOCOL: Final = value_schema(
+    "MemberMetadata.classic.protocols", Field("name", "string"), Field("metadata", "bytes")
 )
-_CLASSIC: Final = Schema(
+_CLASSIC: Final = value_schema(
     "MemberMetadata.classic",
-    True,
-    (
-        Field("session_timeout_ms", "int32", default=0),
-        Field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
-    ),
+    Field("session_timeout_ms", "int32", default=0),
+    Field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
 )
 _NO_CLASSIC: Final[dict[str, Any]] = {"session_timeout_ms": 0, "protocols": []}
 _SCHEMAS: Final[dict[ConsumerRecordType, Schema]] = {
-    ConsumerRecordType.GROUP: Schema(
-        "GroupEpoch", True, (Field("epoch", "int32"), Field("metadata_hash", "int64", tag=0, default=0))
+    ConsumerRecordType.GROUP: value_schema(
+        "GroupEpoch", Field("epoch", "int32"), Field("metadata_hash", "int64", tag=0, default=0)
     ),
-    ConsumerRecordType.MEMBER: Schema(
+    ConsumerRecordType.MEMBER: value_schema(
         "MemberMetadata",
-        True,
-        (
-            Field("instance_id", "string", is_nullable=True),
-            Field("rack_id", "string", is_nullable=True),
-            Field("client_id", "string"),
-            Field("client_host", "string"),
-            Field("topic_names", "string", is_array=True),
-            Field("topic_regex", "string", is_nullable=True),
-            Field("rebalance_timeout_ms", "int32"),
-            Field("assignor", "string", is_nullable=True),
-            # Kafka's default is not null but a struct of defaults, so null is written.
-            Field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
-        ),
+        Field("instance_id", "string", is_nullable=True),
+        Field("rack_id", "string", is_nullable=True),
+        Field("client_id", "string"),
+        Field("client_host", "string"),
+        Field("topic_names", "string", is_array=True),
+        Field("topic_regex", "string", is_nullable=True),
+        Field("rebalance_timeout_ms", "int32"),
+        Field("assignor", "string", is_nullable=True),
+        # Kafka's default is not null but a struct of defaults, so null is written.
+        Field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
     ),
-    ConsumerRecordType.TARGET: Schema(
-        "TargetEpoch", True, (Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=-1))
+    ConsumerRecordType.TARGET: value_schema(
+        "TargetEpoch", Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=-1)
     ),
-    ConsumerRecordType.MEMBER_TARGET: Schema(
-        "MemberTarget",
-        True,
-        (Field("topics", "struct", is_array=True, struct=partitions_schema("MemberTarget.topics")),),
+    ConsumerRecordType.MEMBER_TARGET: value_schema(
+        "MemberTarget", struct_array("topics", partitions_schema("MemberTarget.topics"))
     ),
-    ConsumerRecordType.MEMBER_STATE: Schema(
+    ConsumerRecordType.MEMBER_STATE: value_schema(
         "MemberState",
-        True,
-        (
-            Field("epoch", "int32"),
-            Field("previous_epoch", "int32"),
-            Field("phase", "int8"),
-            Field("owned", "struct", is_array=True, struct=_OWNED),
-            Field("pending_revocation", "struct", is_array=True, struct=_OWNED),
-        ),
+        Field("epoch", "int32"),
+        Field("previous_epoch", "int32"),
+        Field("phase", "int8"),
+        struct_array("owned", _OWNED),
+        struct_array("pending_revocation", _OWNED),
     ),
-    ConsumerRecordType.EXPRESSION: Schema(
+    ConsumerRecordType.EXPRESSION: value_schema(
         "ExpressionTopics",
-        True,
-        (
-            Field("topic_names", "string", is_array=True),
-            Field("version", "int64"),
-            Field("timestamp_ms", "int64"),
-        ),
+        Field("topic_names", "string", is_array=True),
+        Field("version", "int64"),
+        Field("timestamp_ms", "int64"),
     ),
 }
 
@@ -265,9 +254,7 @@ def _value_of(record_type: ConsumerRecordType, fields: dict[str, Any]) -> Consum
         case ConsumerRecordType.TARGET:
             return TargetEpoch(**fields)
         case ConsumerRecordType.MEMBER_TARGET:
-            return MemberTarget(
-                {each["topic_id"]: frozenset(each["partitions"]) for each in fields["topics"]}
-            )
+            return MemberTarget(partitions_of_topics(fields["topics"]))
         case ConsumerRecordType.EXPRESSION:
             return ExpressionTopics(**{**fields, "topic_names": frozenset(fields["topic_names"])})
         case ConsumerRecordType.MEMBER_STATE:

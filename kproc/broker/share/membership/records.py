@@ -25,7 +25,10 @@ from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
     partitions_by_topic,
+    partitions_of_topics,
     partitions_schema,
+    struct_array,
+    value_schema,
 )
 from kproc.wire.schema import Field, Schema
 
@@ -121,54 +124,39 @@ ShareRecord = tuple[RecordKey, ShareRecordValue | None]
 
 # ---- schemas, in the order and with the names of Kafka's message definitions -------------------------------
 
-_NAMED_PARTITIONS: Final = Schema(
-    "ShareTopics.partitions",
-    True,
-    (Field("topic_id", "uuid"), Field("topic_name", "string"), Field("partitions", "int32", is_array=True)),
-)
-_NAMED: Final = Schema(
-    "ShareTopics.deleting", True, (Field("topic_id", "uuid"), Field("topic_name", "string"))
+_NAMED: Final = (Field("topic_id", "uuid"), Field("topic_name", "string"))
+_NAMED_PARTITIONS: Final = value_schema(
+    "ShareTopics.partitions", *_NAMED, Field("partitions", "int32", is_array=True)
 )
 _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
-    ShareRecordType.MEMBER: Schema(
+    ShareRecordType.MEMBER: value_schema(
         "ShareSubscription",
-        True,
-        (
-            Field("rack_id", "string", is_nullable=True),
-            Field("client_id", "string"),
-            Field("client_host", "string"),
-            Field("topic_names", "string", is_array=True),
-        ),
+        Field("rack_id", "string", is_nullable=True),
+        Field("client_id", "string"),
+        Field("client_host", "string"),
+        Field("topic_names", "string", is_array=True),
     ),
-    ShareRecordType.GROUP: Schema(
-        "ShareEpoch", True, (Field("epoch", "int32"), Field("metadata_hash", "int64"))
+    ShareRecordType.GROUP: value_schema(
+        "ShareEpoch", Field("epoch", "int32"), Field("metadata_hash", "int64")
     ),
-    ShareRecordType.TARGET: Schema(
-        "ShareTargetEpoch", True, (Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=0))
+    ShareRecordType.TARGET: value_schema(
+        "ShareTargetEpoch", Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=0)
     ),
-    ShareRecordType.MEMBER_TARGET: Schema(
-        "ShareTarget",
-        True,
-        (Field("topics", "struct", is_array=True, struct=partitions_schema("ShareTarget.topics")),),
+    ShareRecordType.MEMBER_TARGET: value_schema(
+        "ShareTarget", struct_array("topics", partitions_schema("ShareTarget.topics"))
     ),
-    ShareRecordType.MEMBER_STATE: Schema(
+    ShareRecordType.MEMBER_STATE: value_schema(
         "ShareMemberState",
-        True,
-        (
-            Field("epoch", "int32"),
-            Field("previous_epoch", "int32"),
-            Field("phase", "int8"),
-            Field("assigned", "struct", is_array=True, struct=partitions_schema("ShareMemberState.assigned")),
-        ),
+        Field("epoch", "int32"),
+        Field("previous_epoch", "int32"),
+        Field("phase", "int8"),
+        struct_array("assigned", partitions_schema("ShareMemberState.assigned")),
     ),
-    ShareRecordType.TOPICS: Schema(
+    ShareRecordType.TOPICS: value_schema(
         "ShareTopics",
-        True,
-        (
-            Field("initializing", "struct", is_array=True, struct=_NAMED_PARTITIONS),
-            Field("initialized", "struct", is_array=True, struct=_NAMED_PARTITIONS),
-            Field("deleting", "struct", is_array=True, struct=_NAMED),
-        ),
+        struct_array("initializing", _NAMED_PARTITIONS),
+        struct_array("initialized", _NAMED_PARTITIONS),
+        struct_array("deleting", value_schema("ShareTopics.deleting", *_NAMED)),
     ),
 }
 
@@ -213,10 +201,10 @@ def _value_of(record_type: ShareRecordType, fields: dict[str, Any]) -> ShareReco
         case ShareRecordType.TARGET:
             return ShareTargetEpoch(**fields)
         case ShareRecordType.MEMBER_TARGET:
-            return ShareTarget(_assignment(fields["topics"]))
+            return ShareTarget(partitions_of_topics(fields["topics"]))
         case ShareRecordType.MEMBER_STATE:
             return ShareMemberState(
-                fields["epoch"], fields["previous_epoch"], _assignment(fields["assigned"])
+                fields["epoch"], fields["previous_epoch"], partitions_of_topics(fields["assigned"])
             )
         case ShareRecordType.TOPICS:
             return ShareTopics(
@@ -224,10 +212,6 @@ def _value_of(record_type: ShareRecordType, fields: dict[str, Any]) -> ShareReco
                 _named(fields["initialized"]),
                 {each["topic_id"]: each["topic_name"] for each in fields["deleting"]},
             )
-
-
-def _assignment(topics: list[dict[str, Any]]) -> ShareAssignment:
-    return {each["topic_id"]: frozenset(each["partitions"]) for each in topics}
 
 
 def _named(topics: list[dict[str, Any]]) -> dict[bytes, NamedPartitions]:

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.coordinator.record_codec import reject_field
+from kproc.broker.coordinator.record_codec import reject_field, struct_array, value_schema
 from kproc.broker.share.state.messages import NO_COUNT, SharePartitionKey, StateBatch
 from kproc.common.errors import Corrupt, ProtocolError
 from kproc.wire.primitives import INT16, encode_string, read_string
@@ -71,44 +71,34 @@ class UnknownRecord(Exception):
 # ---- schemas, in the order of Kafka's message definitions --------------------------------------------------
 
 
-_BATCH: Final = Schema(
+_BATCH: Final = value_schema(
     "batches",
-    is_flexible=True,
-    fields=(
-        Field("first", "int64"),
-        Field("last", "int64"),
-        Field("state", "int8"),
-        Field("delivery_count", "int16"),
-    ),
+    Field("first", "int64"),
+    Field("last", "int64"),
+    Field("state", "int8"),
+    Field("delivery_count", "int16"),
 )
-_BATCHES: Final = Field("batches", "struct", is_array=True, default=[], struct=_BATCH)
 # KIP-1226 added this field to version 0 as a tagged field.
 _COUNT: Final = Field("delivery_complete_count", "int32", tag=0, default=NO_COUNT)
 _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
-    ShareStateRecordType.SNAPSHOT: Schema(
+    ShareStateRecordType.SNAPSHOT: value_schema(
         "Snapshot",
-        is_flexible=True,
-        fields=(
-            Field("snapshot_epoch", "int32"),
-            Field("state_epoch", "int32"),
-            Field("leader_epoch", "int32"),
-            Field("start_offset", "int64"),
-            _COUNT,
-            Field("created_ms", "int64"),
-            Field("written_ms", "int64"),
-            _BATCHES,
-        ),
+        Field("snapshot_epoch", "int32"),
+        Field("state_epoch", "int32"),
+        Field("leader_epoch", "int32"),
+        Field("start_offset", "int64"),
+        _COUNT,
+        Field("created_ms", "int64"),
+        Field("written_ms", "int64"),
+        struct_array("batches", _BATCH),
     ),
-    ShareStateRecordType.UPDATE: Schema(
+    ShareStateRecordType.UPDATE: value_schema(
         "Update",
-        is_flexible=True,
-        fields=(
-            Field("snapshot_epoch", "int32"),
-            Field("leader_epoch", "int32"),
-            Field("start_offset", "int64"),
-            _COUNT,
-            _BATCHES,
-        ),
+        Field("snapshot_epoch", "int32"),
+        Field("leader_epoch", "int32"),
+        Field("start_offset", "int64"),
+        _COUNT,
+        struct_array("batches", _BATCH),
     ),
 }
 
