@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from kproc.broker.peers.share_call import READ_STATE
 from kproc.broker.share.partition.messages import (
     AcknowledgeBatch,
@@ -28,7 +30,9 @@ from kproc.broker.share.partition.owner import (
     release_for_home,
     watch_for_home,
 )
-from kproc.broker.share.state.messages import PersistedState, StateBatch, WriteState, state_key
+from kproc.broker.share.state.messages import PersistedState, WriteState, parse_state_key, state_key
+from kproc.broker.share.state.records import Snapshot
+from kproc.broker.share.state.stored_partition import StoredPartition
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode
 from tests.support.handler_rig import HandlerRig, parts_of
@@ -87,20 +91,16 @@ class HeldStates:
         self.writes.append(arguments)
         if arguments.state_epoch < state.state_epoch:
             return int(ErrorCode.FENCED_STATE_EPOCH)
-        kept = {
-            offset: (batch.state, batch.delivery_count)
-            for batch in (*state.batches, *arguments.batches)
-            for offset in range(batch.first, batch.last + 1)
-            if offset >= arguments.start_offset
-        }
-        batches = tuple(StateBatch(offset, offset, *kept[offset]) for offset in sorted(kept))
-        self.states[name] = PersistedState(
-            arguments.state_epoch,
-            arguments.leader_epoch,
-            arguments.start_offset,
-            arguments.delivery_complete_count,
-            batches,
+        # The real rules: a start offset and delivery counts do not decrease, unless the request replaces the state.
+        snapshot = Snapshot(
+            0, state.state_epoch, arguments.leader_epoch, state.start_offset, state.delivery_complete_count, 0, 0
         )
+        part = StoredPartition(parse_state_key(name), replace(snapshot, batches=state.batches), 0)
+        if arguments.replaces:
+            part.follow_snapshot(part.replacement_by(arguments, arguments.leader_epoch, 0), 1)
+        else:
+            part.follow_update(part.update_for(arguments, arguments.leader_epoch))
+        self.states[name] = part.persisted
         return 0
 
 

@@ -91,8 +91,10 @@ class ShareRig:
         leader: int = 0,
         start: int = -1,
         complete: int = -1,
+        replaces: bool = False,
     ) -> int:
-        request = WriteState(epoch, leader, start, complete, tuple(StateBatch(*each) for each in batches))
+        states = tuple(StateBatch(*each) for each in batches)
+        request = WriteState(epoch, leader, start, complete, states, replaces)
         code: int = self.outcome("write", name, request)
         return code
 

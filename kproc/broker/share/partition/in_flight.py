@@ -136,6 +136,12 @@ class InFlightRecords:
         """Return the states of the whole window, without changes that are not persisted."""
         return [StateBatch(run.first, run.last, run.state, run.delivery_count) for run in self._runs]
 
+    def to_replace(self) -> ToPersist:
+        """Return the fields of a write that replaces the stored state, without changes that are not persisted."""
+        # Offsets that were never delivered need no batch, as in `__init__`.
+        batches = tuple(each for each in self.states() if each.state != AVAILABLE or each.delivery_count)
+        return ToPersist(self.start_offset, self._finished_count, batches)
+
     def dead_letters(self) -> list[DeadLetters]:
         """Return all records that shall be written as dead letters."""
         return [_dead_letters(run) for run in self._runs if run.state is ARCHIVING and run.next_state is None]

@@ -49,6 +49,7 @@ class SharePartition:
     __slots__ = (
         "_in_flight",
         "_queued",
+        "_replaces_state",
         "error",
         "is_dropped",
         "is_start_new",
@@ -80,6 +81,8 @@ class SharePartition:
         # True until the start offset that this owner has chosen is persisted. Until then no record may be acquired,
         # because a successor could choose a later start offset and skip records.
         self.is_start_new = False
+        # True if the first write replaces the stored state, because the log has lost records that the state knows.
+        self._replaces_state = False
         self.used_ms = now_ms
         self._queued: list[_Pending] = []
         self._in_flight: list[_Pending] = []
@@ -91,11 +94,15 @@ class SharePartition:
 
         first_offset: the start offset by share.auto.offset.reset, if the state has none.
         log_end: after a power loss the log can end before the stored states do. New records will get the lost offsets,
-        so the states of these offsets are discarded.
+        so the states of these offsets are discarded, also those at the share coordinator.
         """
         self.state_epoch = state.state_epoch
-        self.is_start_new = state.start_offset == NO_OFFSET
-        start = min(first_offset if self.is_start_new else state.start_offset, log_end)
+        has_start = state.start_offset != NO_OFFSET
+        start = min(state.start_offset if has_start else first_offset, log_end)
+        self._replaces_state = state.start_offset > log_end or any(
+            each.last >= log_end for each in state.batches
+        )
+        self.is_start_new = not has_start or self._replaces_state
         batches = [
             each
             if each.last < log_end
@@ -185,6 +192,11 @@ class SharePartition:
     def start_write(self) -> WriteState:
         """Return a write of all queued changes. From now on they are in flight."""
         assert self.records is not None
+        if self._replaces_state:
+            # Otherwise the share coordinator would keep the start offset and the states of lost records. A later load
+            # would take them for those of the new records at these offsets, and skip these.
+            self._in_flight = [_Pending([], lambda _error: None)]
+            return WriteState(self.state_epoch, self.leader_epoch, *self.records.to_replace(), replaces=True)
         # A new start offset is written even if no record has changed. The empty change represents it.
         self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
         start, finished, batches = self.records.to_persist([each.change for each in self._in_flight])
@@ -197,7 +209,7 @@ class SharePartition:
         """
         assert self.records is not None
         done, self._in_flight = self._in_flight, []
-        self.is_start_new = False
+        self.is_start_new = self._replaces_state = False
         letters = [each for pending in done for each in self.records.commit(pending.change)]
         for pending in done:
             pending.on_done(None)

@@ -179,7 +179,7 @@ class ShareCoordinator:
         self._append(name, key, snapshot, on_code)
 
     def write(self, name: str, request: WriteState, on_code: OnCode) -> None:
-        """Change the state. A start offset below the present one does not move the start offset back."""
+        """Change the state. A start offset below the present one moves the start offset back only with `replaces`."""
         part = self._get(name, request.leader_epoch)
         if part.state.state_epoch > request.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
@@ -268,9 +268,16 @@ class ShareCoordinator:
     def _change(self, part: StoredPartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
         """Return the record for a change of the state: an update, or a snapshot if there are enough updates.
 
-        Raises INVALID_REQUEST if the state would have too many batches, and UNKNOWN_SERVER_ERROR if the update is too
-        large for a record.
+        A request that replaces the state is a snapshot, too, because updates never move a start offset back.
+
+        Raises INVALID_REQUEST if the state would have too many batches, and UNKNOWN_SERVER_ERROR if the record
+        would be too large.
         """
+        if request.replaces:
+            replacement = part.replacement_by(request, leader_epoch, self._environment.timing.wall_ms())
+            if not self._fits(part, len(replacement.batches)):
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return replacement
         update = part.update_for(request, leader_epoch)
         limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
         if part.updates >= limit:

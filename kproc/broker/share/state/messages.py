@@ -72,6 +72,9 @@ class WriteState(msgspec.Struct, frozen=True, array_like=True):
 
     If the start offset is below the present one, it has no effect, and the count of completed deliveries has none
     either. Stored delivery counts never decrease (batches.py).
+
+    With `replaces` the state becomes exactly what the request says. The owner sends this if its log has lost records
+    that the state knows.
     """
 
     state_epoch: int
@@ -79,6 +82,7 @@ class WriteState(msgspec.Struct, frozen=True, array_like=True):
     start_offset: int = NO_OFFSET
     delivery_complete_count: int = NO_COUNT
     batches: tuple[StateBatch, ...] = ()
+    replaces: bool = False
 
 
 class DeleteState(msgspec.Struct, frozen=True, array_like=True):

@@ -101,6 +101,18 @@ class StoredPartition:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
 
+    def replacement_by(self, request: WriteState, leader_epoch: int, now_ms: int) -> Snapshot:
+        """Return the snapshot by which a request replaces the state. Its start offset may be below the present one."""
+        batches = combine((), request.batches, request.start_offset)
+        update = Update(
+            self.state.snapshot_epoch,
+            leader_epoch,
+            request.start_offset,
+            request.delivery_complete_count,
+            batches,
+        )
+        return self.snapshot_after(update, batches, now_ms)
+
     def batches_after(self, update: Update) -> tuple[StateBatch, ...]:
         """Return the batches of the state after an update that `update_for` has made."""
         return combine(self.state.batches, update.batches, update.start_offset)

@@ -24,10 +24,7 @@ def test_lock_ends_after_its_duration(owner: ShareOwner) -> None:
     assert watch == []
     owner.rig.advance_ms(300)
     assert len(watch) == 1
-    assert owner.state.batches == (
-        StateBatch(0, 0, RecordState.AVAILABLE, 1),
-        StateBatch(1, 1, RecordState.AVAILABLE, 1),
-    )
+    assert owner.state.batches == (StateBatch(0, 1, RecordState.AVAILABLE, 1),)
     assert owner.offsets(BOB) == [(0, 1, 2)]
 
 

@@ -92,6 +92,29 @@ def test_start_behind_the_end_of_the_log_moves_back(owner: ShareOwner) -> None:
     assert owner.offsets(ANN) == [(2, 2, 1)]
 
 
+@pytest.mark.parametrize(
+    ("start_offset", "batches"),
+    [(9, ()), (1, (StateBatch(1, 5, RecordState.ACKNOWLEDGED, 2), StateBatch(6, 8, RecordState.AVAILABLE, 1)))],
+)
+def test_new_records_at_lost_offsets_survive_a_reload(
+    owner: ShareOwner, start_offset: int, batches: tuple[StateBatch, ...]
+) -> None:
+    """The start offset and the states of lost records must not apply to the records that got their offsets."""
+    owner.produce(2)
+    owner.states.states[state_key("g", owner.topic_id, 0)] = PersistedState(0, 0, start_offset, 0, batches)
+    owner.load(ANN)
+    owner.produce(2)
+    assert owner.offsets(ANN) == [(2, 3, 1)]
+    # Nobody uses the share partition any more, so it leaves the memory.
+    owner.release(ANN)
+    owner.load(BOB)
+    assert owner.offsets(BOB) == [(2, 3, 2)]
+    owner.acknowledge(BOB, all_of(2, 2))
+    owner.release(BOB)
+    owner.load(ANN)
+    assert owner.offsets(ANN) == [(3, 3, 3)]
+
+
 def test_read_error_is_answered_and_read_again_later(owner: ShareOwner) -> None:
     owner.produce(1)
     owner.states.errors = [int(ErrorCode.UNKNOWN_SERVER_ERROR)]

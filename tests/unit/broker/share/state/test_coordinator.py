@@ -172,6 +172,20 @@ def test_write_never_moves_the_start_offset_back(
     assert rig.read() == state
 
 
+def test_write_that_replaces_the_state_moves_the_start_back(rig: ShareRig) -> None:
+    rig.initialize(start=10)
+    rig.write((10, 12, 2, 3), (14, 20, 0, 1), complete=3, start=10)
+    assert rig.write((7, 7, 2, 1), complete=1, start=6, replaces=True) == 0
+    state = rig.read()
+    assert isinstance(state, PersistedState)
+    assert (state.start_offset, state.delivery_complete_count) == (6, 1)
+    assert batches_of(state) == [(7, 7, 2, 1)]
+    assert types(rig) == "SUS"
+    rig.reopen()
+    assert rig.read() == state
+    assert rig.write(epoch=-1, start=0, replaces=True) == ErrorCode.FENCED_STATE_EPOCH
+
+
 def test_write_with_an_older_epoch_is_fenced(rig: ShareRig) -> None:
     rig.initialize(epoch=2)
     rig.read(leader=5)
