@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kproc.broker.cluster.image import PartitionImage
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import Services
-from kproc.broker.share.partition.messages import ShareHolder
+    from kproc.broker.share.partition.messages import ShareHolder
 
 logger = logging.getLogger(__name__)
 
