@@ -12,7 +12,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.transport.envelope import (
     CLOSE,
     HEAD_BYTES,
@@ -116,19 +116,6 @@ def intercept(request: HandlerRequest, on_answer: Callable[[Answer], None]) -> N
     request.peer = AnswerOutbox(request, on_answer).peer
 
 
-class HeldOperation(DelayedOperation):
-    """An operation that waits in the purgatory for a deadline, a stop of the Handler, or its client to disconnect."""
-
-    __slots__ = ("_on_end",)
-
-    def __init__(self, deadline_ns: int, on_end: Callable[[], None]) -> None:
-        super().__init__(deadline_ns)
-        self._on_end = on_end
-
-    def on_complete(self) -> None:
-        self._on_end()
-
-
 def hold(request: HandlerRequest, purgatory: Purgatory, deadline_ns: int, on_end: Callable[[], None]) -> None:
     """Call `on_end` at the deadline or at a stop, but not if the client disconnects before."""
 
@@ -136,7 +123,7 @@ def hold(request: HandlerRequest, purgatory: Purgatory, deadline_ns: int, on_end
         request.stop_waiting()
         on_end()
 
-    operation = HeldOperation(deadline_ns, end)
+    operation = DelayedCall(deadline_ns, end)
     operation.owner = request
     purgatory.watch(operation, ())
     request.when_gone(partial(purgatory.cancel, operation))

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.broker.calls.own_operations import DISK_ACTIONS
 from kproc.broker.cluster.client_quotas import REQUEST_PERCENTAGE
-from kproc.broker.faults.answers import UNTIL_STOP_NS, Answer, HeldOperation, hold, intercept
+from kproc.broker.faults.answers import UNTIL_STOP_NS, Answer, hold, intercept
 from kproc.broker.faults.errors import answer_error, decode_answer, send_fields
 from kproc.broker.faults.matching import API_NAMES, Matcher, RequestNames
 from kproc.broker.faults.schedule import Schedule
 from kproc.broker.request.registry import lookup
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode, ProtocolError
 
@@ -50,7 +51,7 @@ class ActiveRule:
         self._counter.close()
 
 
-class _DelayedRequests(HeldOperation):
+class _DelayedRequests(DelayedCall):
     """A delayed request, and the later requests of its connection."""
 
     __slots__ = ("requests",)

@@ -28,7 +28,7 @@ from kproc.broker.request.context import RequestContext
 from kproc.broker.request.fetch_session import FetchSession, FetchTarget
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.security.acl import Operation
 from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, KafkaError
@@ -87,23 +87,6 @@ def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]
     return {at for at, name in enumerate(names) if name in topics}
 
 
-class _SlowStart(DelayedOperation):
-    """Starts a Fetch of many partitions, which takes up to 40 ms, in a later duty cycle.
-
-    The purgatory runs at most one slow operation in each duty cycle, so that other clients do not wait for several.
-    """
-
-    __slots__ = ("_fetch",)
-
-    def __init__(self, fetch: ClientFetch, now_ns: int) -> None:
-        super().__init__(now_ns)
-        self.is_slow = True
-        self._fetch = fetch
-
-    def on_complete(self) -> None:
-        self._fetch.read_all()
-
-
 class ClientFetch:
     """One Fetch request of a client, from its first read to its response.
 
@@ -156,7 +139,7 @@ class ClientFetch:
         self.is_committed = request.isolation_level == READ_COMMITTED
         self.denied: Collection[int] = ()  # Positions that the client may not read.
         self.reads: dict[int, PartitionRead] = {}
-        self._starting: _SlowStart | None = None
+        self._starting: DelayedCall | None = None
         self._others: RemoteReads | None = None
 
     # -- reading and waiting -----------------------------------------------------------------------------------
@@ -167,7 +150,9 @@ class ClientFetch:
             self.read_all()
             return
         services = self._context.services
-        self._starting = _SlowStart(self, services.clock.now_ns())
+        # The reads take up to 40 ms. A duty cycle runs at most one slow operation, so that other clients do not wait
+        # for several.
+        self._starting = DelayedCall(services.clock.now_ns(), self.read_all, is_slow=True)
         services.owner.purgatory.watch(self._starting, ())
         self._context.when_gone(self.cancel)
 

@@ -20,7 +20,7 @@ from kproc.broker.request.context import RequestContext, Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.registry import lookup
 from kproc.broker.request.request import ClientPeer, HandlerRequest
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.sasl.listeners import Surroundings, make_listener
 from kproc.broker.security.sasl.login import CompletedLogin, Login, Refused, SaslListener
@@ -343,7 +343,7 @@ class Logins:
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _later(self, request: HandlerRequest, delay_ns: int, action: Callable[[], None]) -> None:
-        operation = _DelayedAction(self._services.clock.now_ns() + delay_ns, action)
+        operation = DelayedCall(self._services.clock.now_ns() + delay_ns, action)
         request.when_gone(lambda: self._services.owner.purgatory.cancel(operation))
         self._services.owner.purgatory.watch(operation, ())
 
@@ -363,22 +363,6 @@ class Logins:
             around = Surroundings(services.config, self._find_user, services.clock)
             listener = self._by_listener[name] = make_listener(name, around)
         return listener
-
-
-class _DelayedAction(DelayedOperation):
-    """An action that runs after a delay, unless the client disconnects."""
-
-    __slots__ = ("_action",)
-
-    def __init__(self, deadline_ns: int, action: Callable[[], None]) -> None:
-        super().__init__(deadline_ns)
-        self._action = action
-
-    def try_complete(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        self._action()
 
 
 def _shown(mechanism: str) -> str:

@@ -54,15 +54,21 @@ class DelayedOperation:
         self.complete()
 
 
-class _DeferredWork(DelayedOperation):
-    """Slow work that waits for a duty cycle without another slow operation."""
+class DelayedCall(DelayedOperation):
+    """A call of `work` at the deadline. It comes earlier if all operations are completed, as when the Handler stops.
+
+    is_slow: `work` takes longer than 1 ms.
+    """
 
     __slots__ = ("_work",)
 
-    def __init__(self, due_ns: int, work: Callable[[], object]) -> None:
+    def __init__(self, due_ns: int, work: Callable[[], object], *, is_slow: bool = False) -> None:
         super().__init__(due_ns)
-        self.is_slow = True
+        self.is_slow = is_slow
         self._work = work
+
+    def try_complete(self) -> bool:
+        return False
 
     def on_complete(self) -> None:
         self._work()
@@ -105,7 +111,7 @@ class Purgatory:
 
     def defer(self, work: Callable[[], object]) -> None:
         """Run work of more than 1 ms in a later duty cycle, in which no other slow operation runs."""
-        self.watch(_DeferredWork(self._now_ns(), work), ())
+        self.watch(DelayedCall(self._now_ns(), work, is_slow=True), ())
 
     def is_watched(self, key: Hashable) -> bool:
         return key in self.watchers

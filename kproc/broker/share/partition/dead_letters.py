@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.calls import Lost
@@ -21,7 +22,7 @@ from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.fetch.fetch_read import partition_now
 from kproc.broker.peers.forwarding import Answer, gather
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.share.partition.in_flight import DeadLetters
 from kproc.broker.share.partition.letter_log import (
     APPEND_LETTERS,
@@ -100,7 +101,7 @@ class DeadLetterWriter:
             self._queues.setdefault(partition, LetterQueue()).is_unsure = True
             self.write(partition, letters)
 
-    def resume(self, partition: SharePartition) -> None:
+    def _resume(self, partition: SharePartition) -> None:
         """Continue with the dead letters of a share partition after a pause."""
         self._queues[partition].is_waiting = False
         self._write_next(partition, can_copy=True)
@@ -310,7 +311,9 @@ class DeadLetterWriter:
         In each duty cycle, at most one share partition that copies records continues.
         """
         due_ns = self._services.clock.now_ns() + pause_ms * NS_PER_MS
-        self._services.owner.purgatory.watch(_DeadLetterPause(self, partition, due_ns), ())
+        is_slow = partition.settings.copies_dead_letters
+        resume = DelayedCall(due_ns, partial(self._resume, partition), is_slow=is_slow)
+        self._services.owner.purgatory.watch(resume, ())
         queue.is_waiting = True
 
     def _archive_unwritten(self, partition: SharePartition, queue: LetterQueue, problem: str) -> None:
@@ -344,21 +347,3 @@ class DeadLetterWriter:
         for letters in batch:
             self._archive(partition, letters.first, letters.last, on_archived)
         is_starting = False
-
-
-class _DeadLetterPause(DelayedOperation):
-    """The pause before a batch of dead letters is written again."""
-
-    __slots__ = ("_partition", "_writer")
-
-    def __init__(self, writer: DeadLetterWriter, partition: SharePartition, due_ns: int) -> None:
-        super().__init__(due_ns)
-        self.is_slow = partition.settings.copies_dead_letters
-        self._writer = writer
-        self._partition = partition
-
-    def try_complete(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        self._writer.resume(self._partition)

@@ -19,7 +19,7 @@ from kproc.broker.fetch.fetch_read import partition_now
 from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.forwarding import gather
 from kproc.broker.peers.share_call import READ_STATE, RESTORE_STATE, WRITE_STATE
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.share.partition.dead_letters import DeadLetterWriter
 from kproc.broker.share.partition.group_settings import SettingsCache, ShareSettings
 from kproc.broker.share.partition.holder_uses import HolderUses
@@ -79,7 +79,7 @@ class SharePartitions:
         self._dead_letters = DeadLetterWriter(services, self.counters, self._archive)
         self._deadlines: Deadlines[SharePartition] = Deadlines()  # Deadlines in monotonic ms.
         self._unwritten: dict[SharePartition, None] = {}
-        self._timer: _Timer | None = None
+        self._timer: DelayedCall | None = None  # Calls `work` at the next deadline.
         self._runs: dict[SharePartition, int] = {}
         self._run_count = 0
 
@@ -387,7 +387,7 @@ class SharePartitions:
                 return
             self._services.owner.purgatory.cancel(self._timer)
         if self._unwritten or self._deadlines.first != NEVER:
-            self._timer = _Timer(self, due_ns)
+            self._timer = DelayedCall(due_ns, self.work)
             self._services.owner.purgatory.watch(self._timer, ())
 
     def work(self) -> None:
@@ -431,19 +431,3 @@ def _coordinator_error(code: int) -> KafkaError:
         ErrorCode.KAFKA_STORAGE_ERROR,
     )
     return KafkaError(ErrorCode(code) if code in known else ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-class _Timer(DelayedOperation):
-    """The timer that calls `work` of the table at its next deadline."""
-
-    __slots__ = ("_table",)
-
-    def __init__(self, table: SharePartitions, due_ns: int) -> None:
-        super().__init__(due_ns)
-        self._table = table
-
-    def try_complete(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        self._table.work()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.peers.coordinator_call import Item, ItemOperation
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode
 
@@ -133,32 +133,18 @@ class StateCalls:
                 call.on_outcome(call.partition, outcome)
 
     def _pause(self, call: StateCall, now_ns: int) -> None:
-        self._services.owner.purgatory.watch(_StateCallPause(self, call, now_ns + _PAUSE_NS), ())
+        self._resume_at(call, now_ns + _PAUSE_NS)
 
-    def resume(self, call: StateCall, due_ns: int) -> None:
+    def _resume_at(self, call: StateCall, due_ns: int) -> None:
+        self._services.owner.purgatory.watch(DelayedCall(due_ns, partial(self._resume, call, due_ns)), ())
+
+    def _resume(self, call: StateCall, due_ns: int) -> None:
         """Send a call again, because its pause has ended. If this comes too early, wait for the rest of the pause."""
         if call.partition.is_dropped:
             return
         if self._services.clock.now_ns() < due_ns:
             # The pause was completed early, as all parked operations are when this Handler stops or ACLs have changed.
             # Park again.
-            self._services.owner.purgatory.watch(_StateCallPause(self, call, due_ns), ())
+            self._resume_at(call, due_ns)
         else:
             self._send(call.operation, [call])
-
-
-class _StateCallPause(DelayedOperation):
-    """The pause before a call is sent again."""
-
-    __slots__ = ("_call", "_calls")
-
-    def __init__(self, calls: StateCalls, call: StateCall, due_ns: int) -> None:
-        super().__init__(due_ns)
-        self._calls = calls
-        self._call = call
-
-    def try_complete(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        self._calls.resume(self._call, self.deadline_ns)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics, on_group
-from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.security.acl import Operation
 from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart
 from kproc.broker.share.session.acknowledge import Acknowledgements, RenewRules, has_acknowledgements
@@ -125,30 +125,19 @@ def keys_of_forgotten(topics: Sequence[Fields]) -> list[ShareKey]:
     return [(topic["topic_id"] or bytes(16), index) for topic in topics for index in topic["partitions"]]
 
 
-class _SessionLimit(DelayedOperation):
-    """A ShareFetch that would exceed the limits of sessions. Its error response waits for max.wait.ms.
+def _respond_later(context: RequestContext, request: Fields) -> None:
+    """Respond that the request would exceed the limits of sessions, after max.wait.ms.
 
     Without the wait the client would repeat its request at once, for ever.
     """
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: RequestContext, deadline_ns: int) -> None:
-        super().__init__(deadline_ns)
-        self._context = context
-
-    def on_complete(self) -> None:
-        self._context.reply({"error_code": int(ErrorCode.SHARE_SESSION_LIMIT_REACHED)})
-
-
-def _respond_later(context: RequestContext, request: Fields) -> None:
     services = context.services
-    limit = _SessionLimit(context, services.clock.now_ns() + max(0, request["max_wait"]) * NS_PER_MS)
+    respond = partial(context.reply, {"error_code": int(ErrorCode.SHARE_SESSION_LIMIT_REACHED)})
     if request["max_wait"] <= 0:
-        limit.complete()
+        respond()
         return
-    services.owner.purgatory.watch(limit, ())
-    context.when_gone(partial(services.owner.purgatory.cancel, limit))
+    operation = DelayedCall(services.clock.now_ns() + request["max_wait"] * NS_PER_MS, respond)
+    services.owner.purgatory.watch(operation, ())
+    context.when_gone(partial(services.owner.purgatory.cancel, operation))
 
 
 class ShareFetch:

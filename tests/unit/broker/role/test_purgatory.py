@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.role.purgatory import DelayedOperation, Purgatory
+from kproc.broker.role.purgatory import DelayedCall, DelayedOperation, Purgatory
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import NEVER
 
@@ -325,3 +325,21 @@ def test_deferred_work_runs_in_order_one_per_cycle(purgatory: Purgatory, clock: 
         assert done == ["a", "b", "c"][: max(0, count - 1)]
         purgatory.expire()
     assert (done, len(purgatory)) == (["a", "b", "c"], 0)
+
+
+def test_delayed_call_runs_once_at_its_deadline(purgatory: Purgatory, clock: ManualClock) -> None:
+    done: list[str] = []
+    due_ns = clock.now_ns() + 5_000_000
+    purgatory.watch(DelayedCall(due_ns, lambda: done.append("a")), ("key",))
+    for name in "bc":
+        purgatory.watch(DelayedCall(due_ns, lambda name=name: done.append(name), is_slow=True), ())
+    cancelled = DelayedCall(due_ns, lambda: done.append("cancelled"))
+    purgatory.watch(cancelled, ())
+    purgatory.cancel(cancelled)
+    purgatory.check("key")
+    assert not done, "no event completes it"
+    clock.advance_ms(5)
+    purgatory.expire()
+    assert sorted(done) == ["a", "b"], "one slow call in each duty cycle"
+    purgatory.expire()
+    assert (sorted(done), len(purgatory), purgatory.watchers) == (["a", "b", "c"], 0, {})
