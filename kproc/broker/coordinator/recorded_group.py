@@ -9,28 +9,45 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from enum import Enum, IntEnum, auto
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import msgspec
 
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines, TimedMember
-from kproc.broker.coordinator.record_codec import RecordCodec
+from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.coordinator.recorded_states import RecordedState
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import TargetComputation
 from kproc.common.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.group.consumer.topics import ConsumerCluster
+
 logger = logging.getLogger(__name__)
 
 
-class RecordedGroupEnvironment(Protocol):
-    """The parts of a broker that every RecordedGroup uses."""
+class RecordedGroupEnvironment(msgspec.Struct, frozen=True):
+    """The parts of a broker that a consumer, share or streams group uses. Subclasses read the configs of a group."""
 
-    @property
-    def wall_ms(self) -> Callable[[], int]: ...
+    cluster: ConsumerCluster
+    config: Config
+    wall_ms: Callable[[], int]
+    # Appends records of a group and applies them to its state. Raises KafkaError unless all are in the log.
+    append: Callable[[Any, Sequence[Any]], None]
 
-    def session_timeout_ms(self, group_id: str) -> int: ...
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return the time in ms without a heartbeat after which a member is removed."""
+        raise NotImplementedError
 
-    def assignment_interval_ms(self, group_id: str) -> int: ...
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return the interval in ms at which members send heartbeats."""
+        raise NotImplementedError
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """Return the least time in ms between two target assignments."""
+        raise NotImplementedError
 
 
 class TargetProgress(Enum):
@@ -186,3 +203,12 @@ class RecordedGroup(Generic[S, M, E]):
         Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
         """
         raise NotImplementedError
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _key(self, record_type: IntEnum, name: str = "") -> RecordKey:
+        return RecordKey(record_type, self.group_id, name)
+
+    def _append(self, records: Sequence[tuple[RecordKey, Any]]) -> None:
+        if records:
+            self._environment.append(self, records)

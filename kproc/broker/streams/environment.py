@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
-
+from kproc.broker.coordinator.recorded_group import RecordedGroupEnvironment
 from kproc.broker.streams.assignor import TASK_ASSIGNORS
-from kproc.broker.streams.records import StreamsRecord
 from kproc.broker.streams.topology import KeyValue
-
-if TYPE_CHECKING:
-    from kproc.broker.config import Config
-    from kproc.broker.group.consumer.topics import ConsumerCluster
-    from kproc.broker.streams.group import StreamsGroup
 
 STANDBY_REPLICAS: Final = "num.standby.replicas"
 RACK_AWARE_TAGS: Final = "rack.aware.assignment.tags"
 
 
-class StreamsEnvironment(msgspec.Struct, frozen=True):
+class StreamsEnvironment(RecordedGroupEnvironment, frozen=True):
     """The parts of a broker that a streams group uses."""
 
-    cluster: ConsumerCluster
-    config: Config
-    wall_ms: Callable[[], int]
-    # Appends records of a group and applies them to its state. Raises KafkaError if the append failed.
-    append: Callable[[StreamsGroup, Sequence[StreamsRecord]], None]
-
     def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat in ms after which a member is removed."""
         return self._number(group_id, "session.timeout.ms", self.config.group_streams_session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the interval in ms at which members send heartbeats."""
         default = self.config.group_streams_heartbeat_interval_ms
         return self._number(group_id, "heartbeat.interval.ms", default)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """Return the least time in ms between two target assignments."""
         default = self.config.group_streams_assignment_interval_ms
         return self._number(group_id, "assignment.interval.ms", default)
 

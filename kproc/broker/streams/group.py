@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
-from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.recorded_group import RecordedGroup, TargetProgress
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -366,9 +365,6 @@ class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsE
         return describe(self.state, self._fitted.configured, assignor)
 
     # -- records -----------------------------------------------------------------------------------------------
-
-    def _key(self, record_type: StreamsRecordType, name: str = "") -> RecordKey:
-        return RecordKey(record_type, self.group_id, name)
 
     def _append(self, records: Sequence[StreamsRecord]) -> None:
         if records:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
-from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -348,12 +347,3 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""
         return self.state.describe(self._assignor_name())
-
-    # -- records -----------------------------------------------------------------------------------------------
-
-    def _key(self, record_type: ConsumerRecordType, name: str = "") -> RecordKey:
-        return RecordKey(record_type, self.group_id, name)
-
-    def _append(self, records: Sequence[ConsumerRecord]) -> None:
-        if records:
-            self._environment.append(self, records)

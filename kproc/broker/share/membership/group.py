@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.group_members import get_member, group_is_full
 from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
-from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -293,15 +292,6 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     def describe_share(self) -> DescribedShareGroup:
         """Return the group for ShareGroupDescribe."""
         return self.state.describe()
-
-    # -- records -----------------------------------------------------------------------------------------------
-
-    def _key(self, record_type: ShareRecordType, name: str = "") -> RecordKey:
-        return RecordKey(record_type, self.group_id, name)
-
-    def _append(self, records: Sequence[ShareRecord]) -> None:
-        if records:
-            self._environment.append(self, records)
 
 
 def _check_epoch(state: ShareMemberState, epoch: int) -> None:
