@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from kproc.broker.share.partition.messages import ShareHolder
 from kproc.broker.share.state.messages import RecordState
@@ -51,20 +52,6 @@ class Run(msgspec.Struct):
             and self.is_rejected == other.is_rejected
         )
 
-    def rest(self, offset: int) -> Run:
-        """Return a new run with this run's attributes, for the offsets from `offset` to the end of this run."""
-        return Run(
-            offset,
-            self.last,
-            self.state,
-            self.delivery_count,
-            self.batch_size,
-            self.holder,
-            self.deadline_ms,
-            self.next_state,
-            self.is_rejected,
-        )
-
 
 class Runs:
     """The runs of one share partition."""
@@ -79,11 +66,6 @@ class Runs:
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs)
-
-    @property
-    def first(self) -> Run | None:
-        """The run with the lowest offsets, or None."""
-        return self._runs[0] if self._runs else None
 
     @property
     def last(self) -> Run | None:
@@ -155,7 +137,7 @@ class Runs:
             return
         run = self._runs[at]
         if run.first < offset <= run.last:
-            self._runs.insert(at + 1, run.rest(offset))
+            self._runs.insert(at + 1, replace(run, first=offset))
             run.last = offset - 1
 
 
@@ -166,7 +148,7 @@ def _divided(runs: Sequence[Run], begins: Sequence[int]) -> list[Run]:
     for run in runs:
         while at < len(begins) and begins[at] <= run.last:
             if begins[at] > run.first:
-                rest = run.rest(begins[at])
+                rest = replace(run, first=begins[at])
                 run.last = begins[at] - 1
                 divided.append(run)
                 run = rest

@@ -20,7 +20,7 @@ def spans(runs: Runs) -> list[tuple[int, int, RecordState]]:
 
 def test_append_extends_the_last_run_if_it_is_alike() -> None:
     runs = Runs()
-    assert (len(runs), runs.first, runs.last, runs.find(0)) == (0, None, None, None)
+    assert (len(runs), runs.last, runs.find(0)) == (0, None, None)
     runs.append(run(5, 9))
     runs.append(run(10, 14))
     runs.append(run(15, 19, RecordState.ARCHIVED))
