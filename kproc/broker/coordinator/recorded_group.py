@@ -193,6 +193,23 @@ class RecordedGroup(Generic[S, M, E]):
         """Return NONE, because OffsetDelete may delete offsets of topics that no member reads (KIP-496)."""
         return ErrorCode.NONE
 
+    def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
+        """Return the error for a fetch of committed offsets, or NONE.
+
+        Admin clients, which have neither member nor epoch, get NONE. An empty member id is that of an unknown member,
+        as in Kafka (validateOffsetFetch of ConsumerGroup and StreamsGroup).
+        """
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self.state.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.state.epoch else self._wrong_epoch_code(member)
+
+    def _wrong_epoch_code(self, _member: M) -> ErrorCode:
+        """Return the error for a request with offsets that has not the member's epoch."""
+        return ErrorCode.STALE_MEMBER_EPOCH
+
     def record_keys(self) -> list[bytes]:
         """Return the encoded keys of all records of the group."""
         return [self.codec.encode(key, None)[0] for key in self.state.record_keys()]

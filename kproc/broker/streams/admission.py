@@ -44,11 +44,6 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
     return member
 
 
-def leaving_member(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
-    """Return the member that leaves. Raises KafkaError if it is unknown, or if another member has replaced it."""
-    return state.get_member(request.member_id, request.instance_id)
-
-
 def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None:
     """Raise INVALID_REQUEST if a member of the group joins again with another instance id.
 

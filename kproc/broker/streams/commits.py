@@ -1,4 +1,4 @@
-"""Commits and fetches of the offsets of a streams group: the epochs that a member may use (KIP-1071, KIP-1251)."""
+"""Commits of the offsets of a streams group: the epochs that a member may use (KIP-1071, KIP-1251)."""
 
 from __future__ import annotations
 
@@ -41,17 +41,3 @@ def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
         if since is None or epoch < since:
             return ErrorCode.STALE_MEMBER_EPOCH
     return ErrorCode.NONE
-
-
-def fetch_refusal(state: StreamsGroupState, member_id: str | None, epoch: int) -> int:
-    """Return the error for a fetch of committed offsets, or NONE.
-
-    Admin clients, which have neither member nor epoch, get NONE. An empty member id is that of an unknown member, as in
-    Kafka (StreamsGroup.validateOffsetFetch).
-    """
-    if member_id is None and epoch < 0:
-        return ErrorCode.NONE
-    member = state.members.get(member_id or "")
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.STALE_MEMBER_EPOCH

@@ -28,14 +28,13 @@ from kproc.broker.streams.admission import (
     admit,
     filter_offsets,
     is_new_epoch_needed,
-    leaving_member,
     merged,
     reject_repeated_offsets,
     reject_unknown_tasks,
     topology_of,
 )
 from kproc.broker.streams.assignor import TASK_ASSIGNORS
-from kproc.broker.streams.commits import commit_refusal, fetch_refusal
+from kproc.broker.streams.commits import commit_refusal
 from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.description import describe
 from kproc.broker.streams.environment import StreamsEnvironment
@@ -295,7 +294,7 @@ class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsE
         # in an empty group, because it would stop the application at its next start.
         if request.is_shutdown and self._shutdown_member_id is None and self.state.members:
             self._shutdown_member_id = request.member_id
-        member = leaving_member(self.state, request)
+        member = self.state.get_member(request.member_id, request.instance_id)
         if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
             self._append([absence_of_member(self.group_id, member)])
             member.rebalance_deadline_ms = None
@@ -338,13 +337,6 @@ class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsE
         """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session."""
         del now_ms
         return commit_refusal(self.state, request)
-
-    def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return the error for a fetch of committed offsets, or NONE.
-
-        Admin clients, which have no member id, get NONE.
-        """
-        return fetch_refusal(self.state, member_id, epoch)
 
     # -- views -------------------------------------------------------------------------------------------------
 

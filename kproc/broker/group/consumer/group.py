@@ -39,7 +39,7 @@ from kproc.broker.group.consumer.messages import (
     ConsumerHeartbeatResult,
     DescribedConsumerGroup,
 )
-from kproc.broker.group.consumer.offset_refusals import commit_refusal, fetch_refusal
+from kproc.broker.group.consumer.offset_refusals import commit_refusal
 from kproc.broker.group.consumer.reconciliation import reconcile
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
@@ -57,6 +57,7 @@ from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.subscriptions import Subscriptions
 from kproc.broker.group.consumer.target import compute_target, topic_ids
 from kproc.broker.group.messages import CommitRequest
+from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.broker.security.principal import Identity
@@ -329,12 +330,8 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         del now_ms
         return commit_refusal(self.state, request)
 
-    def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
-        """Return the error for a fetch of committed offsets, or NONE.
-
-        Admin clients, which have no member id, get NONE.
-        """
-        return fetch_refusal(self.state, member_id, epoch)
+    def _wrong_epoch_code(self, member: ConsumerMember) -> ErrorCode:
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     # -- views -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which members of a consumer group may commit and fetch offsets, as ConsumerGroup.validateOffsetCommit in Kafka."""
+"""Which members of a consumer group may commit offsets, as ConsumerGroup.validateOffsetCommit in Kafka."""
 
 from __future__ import annotations
 
@@ -37,19 +37,3 @@ def commit_refusal(state: ConsumerGroupState, request: CommitRequest) -> int:
         if not 0 <= assigned_at <= epoch < member.state.epoch:
             return ErrorCode.STALE_MEMBER_EPOCH
     return ErrorCode.NONE
-
-
-def fetch_refusal(state: ConsumerGroupState, member_id: str | None, epoch: int) -> int:
-    """Return the error for a fetch of committed offsets, or NONE.
-
-    Admin clients, which have neither member nor epoch, get NONE. An empty member id is that of an unknown member, as in
-    Kafka (ConsumerGroup.validateOffsetFetch).
-    """
-    if member_id is None and epoch < 0:
-        return ErrorCode.NONE
-    member = state.members.get(member_id or "")
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if epoch == member.state.epoch:
-        return ErrorCode.NONE
-    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
