@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
+from kproc.broker.coordinator.member_phase import MemberPhase
+from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import (
     Endpoint,
     StreamsGroupEpoch,
@@ -62,7 +63,7 @@ VALUES: Final[list[tuple[StreamsRecordType, StreamsRecordValue]]] = [
         StreamsMemberState(
             4,
             3,
-            StreamsMemberPhase.UNREVOKED,
+            MemberPhase.UNREVOKED,
             OwnedTasks({("0", 1): 3}, frozenset({("1", 0)})),
             OwnedTasks({("0", 5): 2}, frozenset(), frozenset({("0", 7)})),
         ),

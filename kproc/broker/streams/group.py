@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.recorded_group import RecordedGroup, TargetProgress
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -54,7 +55,7 @@ from kproc.broker.streams.messages import (
     StreamsHeartbeat,
     StreamsHeartbeatResult,
 )
-from kproc.broker.streams.reconciliation import StreamsMemberPhase, reconcile
+from kproc.broker.streams.reconciliation import reconcile
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,
     StreamsMember,
@@ -328,7 +329,7 @@ class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsE
         If it does not do so in time, it is removed.
         """
         member.rebalance_deadline_ms = None
-        if member.state.phase is StreamsMemberPhase.UNREVOKED and member.metadata is not None:
+        if member.state.phase is MemberPhase.UNREVOKED and member.metadata is not None:
             self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
 
     # -- committed offsets -------------------------------------------------------------------------------------

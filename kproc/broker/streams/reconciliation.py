@@ -18,24 +18,15 @@ reverse, at once. A standby or warm-up becomes active when the former owner of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
 from kproc.common.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
-
-
-class StreamsMemberPhase(IntEnum):
-    """The state of a member in the reconciliation (Kafka's MemberState)."""
-
-    STABLE = 0
-    UNREVOKED = 1  # The member must give up tasks, and has not confirmed that yet.
-    UNRELEASED = 2  # Other members still own tasks of its target.
-    UNKNOWN = 127  # A state that a newer Kafka has written.
 
 
 class StreamsMemberState(msgspec.Struct, frozen=True):
@@ -43,13 +34,13 @@ class StreamsMemberState(msgspec.Struct, frozen=True):
 
     epoch: int
     previous_epoch: int = NO_EPOCH
-    phase: StreamsMemberPhase = StreamsMemberPhase.STABLE
+    phase: MemberPhase = MemberPhase.STABLE
     owned: OwnedTasks = OwnedTasks()
     pending_revocation: OwnedTasks = OwnedTasks()
 
     def is_reconciled(self, target_epoch: int) -> bool:
         """Return True if the member has reached the target of the group epoch `target_epoch`."""
-        return self.phase is StreamsMemberPhase.STABLE and self.epoch == target_epoch
+        return self.phase is MemberPhase.STABLE and self.epoch == target_epoch
 
 
 class Holders(NamedTuple):
@@ -76,15 +67,15 @@ def reconcile(
     """
     epoch = state.epoch
     match state.phase:
-        case StreamsMemberPhase.STABLE if epoch == target_epoch:
+        case MemberPhase.STABLE if epoch == target_epoch:
             return state
-        case StreamsMemberPhase.UNREVOKED:
+        case MemberPhase.UNREVOKED:
             # Wait: the member has not confirmed the revocation. If its tasks were given away now, two
             # processes would run them.
             if _can_own(reported, state.pending_revocation):
                 return state
             epoch += 1
-        case StreamsMemberPhase.UNKNOWN:
+        case MemberPhase.UNKNOWN:
             if reported is None or not reported.is_empty:
                 raise KafkaError(
                     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -165,18 +156,16 @@ def _next_state(
     standby |= (owned.standby & target.active) - promoted
     warmup |= (owned.warmup & target.active) - promoted
     if must_revoke:
-        return _changed(
-            state, epoch, StreamsMemberPhase.UNREVOKED, OwnedTasks(kept, standby, warmup), revoked
-        )
+        return _changed(state, epoch, MemberPhase.UNREVOKED, OwnedTasks(kept, standby, warmup), revoked)
     owned = OwnedTasks(
         {**kept, **dict.fromkeys(gained, target_epoch)}, standby | new_standby, warmup | new_warmup
     )
-    phase = StreamsMemberPhase.UNRELEASED if is_unreleased else StreamsMemberPhase.STABLE
+    phase = MemberPhase.UNRELEASED if is_unreleased else MemberPhase.STABLE
     return _changed(state, target_epoch, phase, owned, OwnedTasks())
 
 
 def _changed(
-    state: StreamsMemberState, epoch: int, phase: StreamsMemberPhase, owned: OwnedTasks, revoked: OwnedTasks
+    state: StreamsMemberState, epoch: int, phase: MemberPhase, owned: OwnedTasks, revoked: OwnedTasks
 ) -> StreamsMemberState:
     if (epoch, phase, owned, revoked) == (state.epoch, state.phase, state.owned, state.pending_revocation):
         return state

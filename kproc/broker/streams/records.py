@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import msgspec
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey, struct_array, value_schema
-from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
+from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
 from kproc.broker.streams.topology import KeyValue, Topology, memory_of_pairs
 from kproc.common.bounded import shared_text
@@ -248,7 +249,7 @@ def _value_of(record_type: StreamsRecordType, fields: dict[str, Any]) -> Streams
             return StreamsMemberState(
                 fields["epoch"],
                 fields["previous_epoch"],
-                _phase(fields["phase"]),
+                MemberPhase(fields["phase"]),
                 _owned(fields, ""),
                 _owned(fields, "_pending_revocation"),
             )
@@ -265,14 +266,6 @@ def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
         for each_id in (shared_text(row["subtopology_id"]),)
         for partition in row["partitions"]
     )
-
-
-def _phase(number: int) -> StreamsMemberPhase:
-    # The state of a newer Kafka must not prevent the load after a downgrade.
-    return StreamsMemberPhase(number) if number in _PHASES else StreamsMemberPhase.UNKNOWN
-
-
-_PHASES: Final = frozenset(map(int, StreamsMemberPhase))
 
 
 def _owned(fields: dict[str, Any], suffix: str) -> OwnedTasks:

@@ -9,11 +9,11 @@ import pytest
 
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.cluster.records import BrokerConfigSet, ClusterRegistered, encode_record
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
     ConsumerRecordType,
-    MemberPhase,
     MemberState,
 )
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kproc.broker.coordinator.group_members import unknown_member
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import (
     decode_subscription,
     encode_assignment,
     subscription_version,
 )
-from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata, MemberPhase, plain
+from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata, plain
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     JoinRequest,

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -48,7 +49,6 @@ from kproc.broker.group.consumer.records import (
     ExpressionTopics,
     GroupEpoch,
     MemberMetadata,
-    MemberPhase,
     OwnedPartitions,
     TargetEpoch,
     plain,

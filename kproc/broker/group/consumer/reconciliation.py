@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.consumer.assignors import Assignment
-from kproc.broker.group.consumer.records import MemberPhase, MemberState, OwnedPartitions
+from kproc.broker.group.consumer.records import MemberState, OwnedPartitions
 from kproc.common.errors import ErrorCode, KafkaError
 
 # (topic id, partition) -> True if no other member owns the partition.

@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from kproc.broker.coordinator.member_memory import SubscriptionContent, member_bytes
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
@@ -112,18 +113,6 @@ class MemberTarget(msgspec.Struct, frozen=True):
     """The value of record type 7: the partitions that a member shall get."""
 
     partitions: Assignment
-
-
-class MemberPhase(IntEnum):
-    """The state of a member in the reconciliation (Kafka's MemberState)."""
-
-    STABLE = 0
-    UNREVOKED = 1  # The member must give up partitions, and has not confirmed that yet.
-    UNRELEASED = 2  # Other members still own partitions of its target.
-    UNKNOWN = 127  # A state that a newer Kafka has written.
-
-
-_PHASES: Final = frozenset(map(int, MemberPhase))
 
 
 class MemberState(msgspec.Struct, frozen=True):
@@ -261,7 +250,7 @@ def _value_of(record_type: ConsumerRecordType, fields: dict[str, Any]) -> Consum
             return MemberState(
                 fields["epoch"],
                 fields["previous_epoch"],
-                _phase(fields["phase"]),
+                MemberPhase(fields["phase"]),
                 _owned(fields["owned"]),
                 _owned(fields["pending_revocation"]),
             )
@@ -278,12 +267,6 @@ def _member_metadata(fields: dict[str, Any]) -> MemberMetadata:
         protocols = tuple((each["name"], each["metadata"]) for each in classic["protocols"])
         classic = ClassicProtocols(classic["session_timeout_ms"], protocols)
     return MemberMetadata(**{**fields, "topic_names": tuple(fields["topic_names"]), "classic": classic})
-
-
-def _phase(number: int) -> MemberPhase:
-    # As in Kafka's MemberState.fromValue(), the state of a newer Kafka must not prevent the load after a
-    # downgrade.
-    return MemberPhase(number) if number in _PHASES else MemberPhase.UNKNOWN
 
 
 def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:

@@ -17,6 +17,7 @@ from kproc.broker.coordinator.member_memory import (
     MemberMemory,
     SubscriptionContent,
 )
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
@@ -28,7 +29,6 @@ from kproc.broker.group.consumer.records import (
     ExpressionTopics,
     GroupEpoch,
     MemberMetadata,
-    MemberPhase,
     MemberState,
     MemberTarget,
     OwnedPartitions,

@@ -7,17 +7,17 @@ from random import Random
 
 import pytest
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.streams.reconciliation import (
     Holders,
-    StreamsMemberPhase,
     StreamsMemberState,
     reconcile,
 )
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
 from kproc.common.errors import ErrorCode, KafkaError
 
-STABLE, UNREVOKED = StreamsMemberPhase.STABLE, StreamsMemberPhase.UNREVOKED
-UNRELEASED, UNKNOWN = StreamsMemberPhase.UNRELEASED, StreamsMemberPhase.UNKNOWN
+STABLE, UNREVOKED = MemberPhase.STABLE, MemberPhase.UNREVOKED
+UNRELEASED, UNKNOWN = MemberPhase.UNRELEASED, MemberPhase.UNKNOWN
 NOBODY = Holders({}, {}, {})
 
 

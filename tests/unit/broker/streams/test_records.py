@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
+from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,
     StreamsGroupEpoch,
@@ -37,7 +38,7 @@ def test_bytes_of_group_record() -> None:
 
 def test_bytes_of_member_state_record() -> None:
     key = RecordKey(StreamsRecordType.MEMBER_STATE, "g", "m")
-    state = StreamsMemberState(3, 2, StreamsMemberPhase.UNRELEASED, OwnedTasks({("s", 5): 4}))
+    state = StreamsMemberState(3, 2, MemberPhase.UNRELEASED, OwnedTasks({("s", 5): 4}))
     assert STREAMS_RECORDS.encode(key, state) == (
         b"\0\x16\0\1g\0\1m",
         b"\0\0"
@@ -56,14 +57,14 @@ def test_state_without_epochs_has_those_of_the_member() -> None:
     """Kafka before 4.2 wrote no epochs."""
     value = b"\0\0\0\0\0\3\0\0\0\2\0\2\2s\2\0\0\0\5\0\1\1\1\1\1\0"
     assert STREAMS_RECORDS.decode(b"\0\x16\0\1g\0\1m", value)[1] == StreamsMemberState(
-        3, 2, StreamsMemberPhase.STABLE, OwnedTasks({("s", 5): 3})
+        3, 2, MemberPhase.STABLE, OwnedTasks({("s", 5): 3})
     )
 
 
 def test_unknown_state_is_read() -> None:
     value = b"\0\0\0\0\0\3\0\0\0\2\x09\1\1\1\1\1\1\0"
     state = STREAMS_RECORDS.decode(b"\0\x16\0\1g\0\1m", value)[1]
-    assert state == StreamsMemberState(3, 2, StreamsMemberPhase.UNKNOWN)
+    assert state == StreamsMemberState(3, 2, MemberPhase.UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
+from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import (
     StreamsGroupEpoch,
     StreamsMember,
@@ -109,7 +110,7 @@ def test_state_names_follow_the_records() -> None:
         (
             StreamsRecordType.MEMBER_STATE,
             "m",
-            StreamsMemberState(11, 10, StreamsMemberPhase.UNREVOKED, active),
+            StreamsMemberState(11, 10, MemberPhase.UNREVOKED, active),
         ),
         (StreamsRecordType.MEMBER_STATE, "m", StreamsMemberState(11, 10, owned=active)),
     ):

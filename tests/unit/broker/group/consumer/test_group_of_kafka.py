@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
-from kproc.broker.group.consumer.records import MemberPhase
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import GroupRig, HonestMember, settle, topic_id
 

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.consumer.reconciliation import reconcile
-from kproc.broker.group.consumer.records import MemberPhase, MemberState, OwnedPartitions
+from kproc.broker.group.consumer.records import MemberState, OwnedPartitions
 from kproc.common.errors import ErrorCode, KafkaError
 
 S, T = b"S" * 16, b"T" * 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
@@ -11,7 +12,6 @@ from kproc.broker.group.consumer.records import (
     ConsumerRecordValue,
     GroupEpoch,
     MemberMetadata,
-    MemberPhase,
     MemberState,
 )
 from kproc.common.errors import Corrupt

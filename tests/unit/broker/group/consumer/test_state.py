@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
     ConsumerRecordType,
@@ -9,7 +10,6 @@ from kproc.broker.group.consumer.records import (
     ExpressionTopics,
     GroupEpoch,
     MemberMetadata,
-    MemberPhase,
     MemberState,
     MemberTarget,
     TargetEpoch,
