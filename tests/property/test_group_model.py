@@ -282,7 +282,7 @@ class GroupMachine(RuleBasedStateMachine):
         rig = self.rig
         if rig.log:
             rig.restore(rig.log[-1])
-            assert rig.group.snapshot() == rig.log[-1]
+            assert rig.group.state.snapshot() == rig.log[-1]
         else:
             rig.group = ClassicGroup("g", rig.environment)
         self.seen_generation = rig.group.generation

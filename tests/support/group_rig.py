@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from kproc.broker.config import Config
+from kproc.broker.coordinator.rules import Producer
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
 from kproc.broker.group.classic.state import OnWritten
 from kproc.broker.group.messages import (
+    CommitRequest,
     JoinRequest,
     JoinResult,
     LeaveResult,
@@ -165,10 +167,19 @@ class GroupRig:
         member_id: str = "",
         generation: int | None = None,
         group_instance_id: str | None = None,
-        **fields: bool,
+        *,
+        is_transactional: bool = False,
     ) -> ErrorCode:
-        number = self.group.generation if generation is None else generation
-        return ErrorCode(self.group.can_commit(member_id, group_instance_id, number, self.now_ms, **fields))
+        request = CommitRequest(
+            group_id="g",
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            generation=self.group.generation if generation is None else generation,
+            knows_unknown_group=True,
+            offsets=[],
+            producer=Producer(1, 0) if is_transactional else None,
+        )
+        return ErrorCode(self.group.commit_refusal(request, self.now_ms))
 
     # Whole stories.
 

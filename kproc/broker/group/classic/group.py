@@ -150,31 +150,12 @@ class ClassicGroup:
     def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
         """Return the error for a commit of offsets, or NONE.
 
-        A commit that is accepted also restarts the member's session.
-        """
-        return self.can_commit(
-            request.member_id,
-            request.group_instance_id,
-            request.generation,
-            now_ms,
-            is_transactional=request.producer is not None,
-        )
-
-    def can_commit(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
-        now_ms: int,
-        *,
-        is_transactional: bool = False,
-    ) -> int:
-        """Return the error for a commit of offsets, or NONE.
-
         A commit that is accepted also restarts the member's session. A request without generation, member and instance
         is of an admin client or of a consumer that assigns its own partitions. It may commit only while the group is
         empty, or in a transaction, where old versions name no member.
         """
+        member_id, instance_id, generation = request.member_id, request.group_instance_id, request.generation
+        is_transactional = request.producer is not None
         state = self.state
         if state.current is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -182,8 +163,8 @@ class ClassicGroup:
         # GroupMetadata.validateOffsetCommit. If the group has members, such a commit is rejected below.
         if generation < 0 and state.current is GroupState.EMPTY:
             return ErrorCode.NONE
-        if generation >= 0 or member_id or group_instance_id is not None:
-            refusal = self.roster.refusal(member_id, group_instance_id)
+        if generation >= 0 or member_id or instance_id is not None:
+            refusal = self.roster.refusal(member_id, instance_id)
             if refusal:
                 return refusal
             if generation != state.generation:
@@ -374,7 +355,3 @@ class ClassicGroup:
     def protocol_type(self) -> str:
         """The type of the members' protocol, such as consumer or connect. Empty if it had no members yet."""
         return self.roster.protocol_type or ""
-
-    def snapshot(self) -> GroupSnapshot:
-        """Return the present state for a write to the log."""
-        return self.state.snapshot()

@@ -64,23 +64,16 @@ class EmbeddedAssignment(NamedTuple):
 
 
 def _partitions(name: str) -> Field:
-    row = Schema(
-        f"consumer protocol {name}",
-        False,
-        (
-            Field("topic", "string", False, False, None, ""),
-            Field("partitions", "int32", True, False, None, []),
-        ),
-    )
-    return Field(name, "struct", True, False, None, [], row)
+    row = (Field("topic", "string"), Field("partitions", "int32", is_array=True))
+    return Field(name, "struct", is_array=True, struct=Schema(f"consumer protocol {name}", False, row))
 
 
 _FIELDS_OF_SUBSCRIPTION: Final = (
-    (0, Field("topics", "string", True, False, None, [])),
-    (0, Field("user_data", "bytes", False, True, None, None)),
+    (0, Field("topics", "string", is_array=True)),
+    (0, Field("user_data", "bytes", is_nullable=True)),
     (1, _partitions("owned_partitions")),
-    (2, Field("generation_id", "int32", False, False, None, -1)),
-    (3, Field("rack_id", "string", False, True, None, None)),
+    (2, Field("generation_id", "int32")),
+    (3, Field("rack_id", "string", is_nullable=True)),
 )
 _SUBSCRIPTION_READERS: Final[dict[int, Reader]] = {
     version: reader_of(
@@ -95,7 +88,7 @@ _SUBSCRIPTION_READERS: Final[dict[int, Reader]] = {
 _ASSIGNMENT: Final = Schema(
     "consumer protocol assignment",
     False,
-    (_partitions("assigned_partitions"), Field("user_data", "bytes", False, True, None, None)),
+    (_partitions("assigned_partitions"), Field("user_data", "bytes", is_nullable=True)),
 )
 _read_assignment: Final[Reader] = reader_of(_ASSIGNMENT)
 _write_assignment: Final[Writer] = writer_of(_ASSIGNMENT, reject_field)

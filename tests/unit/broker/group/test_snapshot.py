@@ -30,7 +30,7 @@ def test_a_stable_group_comes_back_as_it_was(rig: GroupRig) -> None:
     before = rig.group.describe()
     group = reloaded(rig)
     assert group.describe() == before
-    assert group.snapshot() == rig.log[-1]
+    assert group.state.snapshot() == rig.log[-1]
     assert (group.roster.leader, group.generation) == (members[0], 1)
     assert group.state.subscribed_topics == {"a", "bb"}
     for member in members:
@@ -65,7 +65,7 @@ def test_an_empty_group_comes_back_empty(rig: GroupRig) -> None:
     assert group.state.current_state_timestamp_ms == emptied_ms
     assert group.next_deadline_ms() is None
     assert not group.is_unwritten
-    assert group.snapshot() == rig.log[-1]
+    assert group.state.snapshot() == rig.log[-1]
 
 
 def test_only_the_chosen_protocol_comes_back(rig: GroupRig) -> None:
