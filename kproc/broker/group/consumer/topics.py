@@ -13,6 +13,7 @@ from kproc.broker.coordinator.member_memory import MemberMemory
 from kproc.broker.coordinator.memory_limit import MemoryLimit
 from kproc.broker.group.offset_memory import offset_limit
 from kproc.broker.share.membership.share_states import NO_SHARE_STATES, ShareStates
+from kproc.wire.primitives import as_int64
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
@@ -78,7 +79,7 @@ class TopicView:
         topics = [topic for topic in map(image.topic, sorted(names)) if topic is not None]
         if not topics:
             return 0
-        return _signed(xxh3_64_intdigest(b"".join(map(self._topic_hash, topics))))
+        return as_int64(xxh3_64_intdigest(b"".join(map(self._topic_hash, topics))))
 
     def _topic_hash(self, topic: TopicImage) -> bytes:
         count = len(topic.partitions)
@@ -96,10 +97,6 @@ class TopicView:
         found = _INT64.pack(xxh3_64_intdigest(bytes(parts)))
         self._hashes[topic.topic_id] = count, found
         return found
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 class ConsumerCluster(msgspec.Struct, frozen=True):

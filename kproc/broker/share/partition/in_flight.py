@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 from kproc.broker.share.partition.locks import Locks
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
 from kproc.broker.share.partition.runs import FOREVER, Run, Runs
+from kproc.broker.share.state.batches import add_batch
 from kproc.broker.share.state.messages import RecordState, StateBatch
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -391,7 +392,7 @@ class InFlightRecords:
             for run in self._runs.overlapping(first, last) if first <= last else ():
                 if run.next_state is not None:
                     begin, end = max(run.first, first), min(run.last, last)
-                    _add_batch(batches, begin, end, run.next_state, run.delivery_count)
+                    add_batch(batches, begin, end, run.next_state, run.delivery_count)
         return ToPersist(start, finished, tuple(batches))
 
     def commit(self, change: Change) -> list[DeadLetters]:
@@ -444,15 +445,6 @@ def _dead_letters(run: Run) -> DeadLetters:
 
 def _invalid_state(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
-
-
-def _add_batch(batches: list[StateBatch], first: int, last: int, state: RecordState, count: int) -> None:
-    """Add a range of records with a state and delivery count, or extend the last range if that has the same."""
-    if batches:
-        before = batches[-1]
-        if before.last + 1 == first and before.state == state and before.delivery_count == count:
-            first = batches.pop().first
-    batches.append(StateBatch(first, last, state, count))
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -8,14 +8,17 @@ release.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 from kproc.broker.share.state.messages import NO_OFFSET, StateBatch
 
 Batches = tuple[StateBatch, ...]
+_last_of: Final = attrgetter("last")
 
 # Limit of the batches of one state. A batch takes 20 bytes of a snapshot, which must fit into one record batch of the
 # default max.message.bytes. Otherwise no snapshot could be written, and no older record could be deleted.
@@ -79,14 +82,7 @@ def prune(batches: Iterable[StateBatch], start_offset: int) -> Batches:
 
 def _count_before(batches: Sequence[StateBatch], offset: int) -> int:
     """Return how many of the sorted batches end before the offset."""
-    low, high = 0, len(batches)
-    while low < high:
-        middle = (low + high) // 2
-        if batches[middle].last < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(batches, offset, key=_last_of)
 
 
 def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
@@ -109,19 +105,14 @@ def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
         while begun and begun[0][2] < start:
             heappop(begun)
         if begun:
-            _append(merged, StateBatch(start, end - 1, -begun[0][1], -begun[0][0]))
+            add_batch(merged, start, end - 1, -begun[0][1], -begun[0][0])
     return merged
 
 
-def _append(merged: list[StateBatch], batch: StateBatch) -> None:
+def add_batch(batches: list[StateBatch], first: int, last: int, state: int, delivery_count: int) -> None:
     """Append a batch. If the last one ends directly before it, with equal state and delivery count, extend that one."""
-    tail = merged[-1] if merged else None
-    if (
-        tail is not None
-        and tail.last + 1 == batch.first
-        and tail.state == batch.state
-        and tail.delivery_count == batch.delivery_count
-    ):
-        merged[-1] = StateBatch(tail.first, batch.last, batch.state, batch.delivery_count)
-    else:
-        merged.append(batch)
+    if batches:
+        tail = batches[-1]
+        if tail.last + 1 == first and tail.state == state and tail.delivery_count == delivery_count:
+            first = batches.pop().first
+    batches.append(StateBatch(first, last, state, delivery_count))
