@@ -58,7 +58,7 @@ class TargetProgress(Enum):
     DELAYED = auto()  # The last target is too recent (KIP-1263).
 
 
-S = TypeVar("S", bound=RecordedState)
+S = TypeVar("S", bound=RecordedState[Any, Any])
 M = TypeVar("M", bound=TimedMember)
 E = TypeVar("E", bound=RecordedGroupEnvironment)
 
@@ -95,11 +95,12 @@ class RecordedGroup(Generic[S, M, E]):
 
         If the last target is too recent, schedule the computation (KIP-1263).
         """
-        state, environment = self.state, self._environment
+        state = self.state
         if state.epoch.epoch <= state.target_epoch.epoch:
             return TargetProgress.UP_TO_DATE
         if self.computation.is_running:
             return TargetProgress.COMPUTING
+        environment = self._environment
         wall_ms, last_ms = environment.wall_ms(), state.target_epoch.timestamp_ms
         interval_ms = environment.assignment_interval_ms(state.group_id)
         if self.computation.must_wait(last_ms, interval_ms, wall_ms=wall_ms, now_ms=now_ms):

@@ -6,9 +6,10 @@ A group coordinator has one object for the groups of each protocol, for example 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.coordinator.rules import Code, KeyAndValue, Write, write_error
 from kproc.broker.coordinator.steps import Work
@@ -17,47 +18,79 @@ from kproc.common.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 
+M = TypeVar("M", bound=TimedMember)
+T = TypeVar("T")
+
 # Costs of the steps of a load in units of about 1 us: of a group, and of each of its members.
 _BUILD_COST: Final = 25
 _MEMBER_COST: Final = 5
 
 
-class RecordedState(Protocol):
-    """The state of one group, built from its records."""
+class RecordedState(Generic[M, T]):
+    """The state of one group, built from its records. Only records change it.
 
-    group_id: str
+    M is the class of its members, and T that of a member's target assignment.
+    """
 
-    @property
-    def state_name(self) -> str:
-        """The name of the group's state, as ListGroups shows it."""
+    # Attributes of the subclasses: the class of the members, and the target of a member that has none yet.
+    member_type: type[M]
+    no_target: T
+    epoch: Any  # The record's value with the group's `epoch`.
+    target_epoch: Any  # The record's value with the `epoch` for which the target assignment was computed.
 
-    @property
-    def members(self) -> Mapping[str, Any]:
-        """The members by their ids."""
+    __slots__ = ("epoch", "group_id", "members", "target_epoch", "targets")
 
-    @property
-    def epoch(self) -> Any:
-        """The record's value with the group's `epoch`."""
-
-    @property
-    def target_epoch(self) -> Any:
-        """The record's value with the `epoch` for which the target assignment was computed."""
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.members: dict[str, M] = {}
+        self.targets: dict[str, T] = {}  # By member id, as far as the log has them.
 
     @property
     def is_written(self) -> bool:
         """True if the log has a record of the group itself, not only of its members."""
+        written: bool = self.epoch.epoch > 0
+        return written
+
+    @property
+    def state_name(self) -> str:
+        """The name of the group's state, as ListGroups shows it."""
+        if not self.members:
+            return "Empty"
+        epoch = self.target_epoch.epoch
+        if self.epoch.epoch > epoch:
+            return "Assigning"
+        members: Iterable[Any] = self.members.values()
+        is_stable = all(member.state.is_reconciled(epoch) for member in members)
+        return "Stable" if is_stable else "Reconciling"
+
+    def target_of(self, member_id: str) -> T:
+        """Return the target assignment of a member. It is empty before the member's first target."""
+        return self.targets.get(member_id, self.no_target)
 
     def apply(self, key: RecordKey, value: Any) -> None:
-        """Apply one record of this group that is in the log. A value of None is a tombstone."""
+        """Apply one record of this group that is in the log.
+
+        value: None for a tombstone of a member's record, or of another one that a living group deletes.
+        """
+        raise NotImplementedError
+
+    def _member(self, member_id: str) -> M:
+        """Return the member of a record. In a replay, the records of a member come in any order."""
+        member = self.members.get(member_id)
+        if member is None:
+            member = self.members[member_id] = self.member_type(member_id)
+        return member
 
     def drop_incomplete_members(self) -> None:
         """Remove members without a subscription in the log. A crash has cut off a part of their tombstones."""
+        raise NotImplementedError
 
     def record_keys(self) -> Iterator[RecordKey]:
         """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
+        raise NotImplementedError
 
 
-S = TypeVar("S", bound=RecordedState)
+S = TypeVar("S", bound=RecordedState[Any, Any])
 
 
 def append_and_apply(

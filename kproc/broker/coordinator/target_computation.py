@@ -87,7 +87,7 @@ class TargetComputation:
         self._deadlines.schedule_assignment(due_ms)
 
 
-def is_applicable(target_ids: Collection[str], epoch: int, state: RecordedState) -> bool:
+def is_applicable(target_ids: Collection[str], epoch: int, state: RecordedState[Any, Any]) -> bool:
     """Return True if a computed target assignment can become the target of its group.
 
     target_ids: ids of the members in the computed target. epoch: the group epoch for which it was computed. state: the

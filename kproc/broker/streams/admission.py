@@ -184,7 +184,7 @@ def is_new_epoch_needed(
         return True
     # The member has no target although the group's epoch is not above the target's: the write of the new epoch's
     # record, which follows the member's records, has failed. Raise the epoch now.
-    if state.epoch.epoch <= state.target_epoch.epoch and not state.has_target(known.member_id):
+    if state.epoch.epoch <= state.target_epoch.epoch and known.member_id not in state.targets:
         return True
     before = known.metadata
     if not is_static:

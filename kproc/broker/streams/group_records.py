@@ -89,7 +89,7 @@ def target_records(
 ) -> Iterator[StreamsRecord]:
     """Yield the records of a computed target: of each present member whose target is new, and of the target's epoch."""
     for member_id, target in targets.items():
-        is_new = not state.has_target(member_id) or target != state.target_of(member_id)
+        is_new = member_id not in state.targets or target != state.target_of(member_id)
         if member_id in state.members and is_new:
             yield RecordKey(StreamsRecordType.MEMBER_TARGET, state.group_id, member_id), target
     yield RecordKey(StreamsRecordType.TARGET, state.group_id), target_epoch

@@ -14,6 +14,7 @@ from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import GroupContent, HeldMemory
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.recorded_states import RecordedState
 from kproc.broker.streams.reconciliation import Holders, StreamsMemberState
 from kproc.broker.streams.records import (
     StreamsGroupEpoch,
@@ -25,7 +26,6 @@ from kproc.broker.streams.records import (
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
 from kproc.broker.streams.topology import Topology
 
-_NO_TASKS: Final = MemberTasks()
 # As in Kafka, a group and its target begin at epoch 1. A member that joins during the initial rebalance delay gets this
 # epoch, because 0 would let it send its next heartbeat as a request to join.
 _FIRST_TARGET_EPOCH: Final = StreamsTargetEpoch(1)
@@ -53,56 +53,34 @@ class StreamsGroupMember(TimedMember):
         return "" if self.metadata is None else self.metadata.process_id
 
 
-class StreamsGroupState:
+class StreamsGroupState(RecordedState[StreamsGroupMember, MemberTasks]):
     """The epochs, members, topology and assignments of one group."""
 
-    __slots__ = (
-        "_active",
-        "_standby",
-        "_targets",
-        "_warmup",
-        "epoch",
-        "group_id",
-        "holders",
-        "instance_ids",
-        "members",
-        "target_epoch",
-        "topology",
-    )
+    member_type = StreamsGroupMember
+    no_target = MemberTasks()
+    epoch: StreamsGroupEpoch
+    target_epoch: StreamsTargetEpoch
+
+    __slots__ = ("_active", "_standby", "_warmup", "holders", "instance_ids", "topology")
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.epoch = StreamsGroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.topology: Topology | None = None
-        self.members: dict[str, StreamsGroupMember] = {}
         self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self._active: dict[Task, str] = {}
         self._standby: dict[Task, set[str]] = {}
         self._warmup: dict[Task, set[str]] = {}
         self.holders = Holders(self._active, self._standby, self._warmup)
-        self._targets: dict[str, MemberTasks] = {}
-
-    @property
-    def is_written(self) -> bool:
-        """True if the log has a record of the group's epoch."""
-        return self.epoch.epoch > 0
 
     @property
     def state_name(self) -> str:
-        """The name of the group's state, as ListGroups shows it."""
-        if not self.members:
-            return "Empty"
-        if self.topology is None or self.topology.epoch != self.epoch.validated_topology_epoch:
-            return "NotReady"
-        epoch = self.target_epoch.epoch
-        if self.epoch.epoch > epoch:
-            return "Assigning"
-        is_stable = all(member.state.is_reconciled(epoch) for member in self.members.values())
-        return "Stable" if is_stable else "Reconciling"
+        name = super().state_name
+        is_ready = self.topology is not None and self.topology.epoch == self.epoch.validated_topology_epoch
+        return name if is_ready or name == "Empty" else "NotReady"
 
     def drop_incomplete_members(self) -> None:
-        """Remove members without metadata in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 del self.members[member.member_id]
@@ -127,24 +105,15 @@ class StreamsGroupState:
         """
         return get_by_ids(self.group_id, self.members, self.instance_ids, member_id, instance_id)
 
-    def target_of(self, member_id: str) -> MemberTasks:
-        """Return the target tasks of a member. They are empty before the member's first target."""
-        return self._targets.get(member_id, _NO_TASKS)
-
-    def has_target(self, member_id: str) -> bool:
-        """Return True if the log has a target of this member."""
-        return member_id in self._targets
-
     @property
     def target_task_count(self) -> int:
         """The number of tasks in the targets of all members. Standby and warm-up tasks count, too."""
-        return sum(len(each.active) + len(each.standby) + len(each.warmup) for each in self._targets.values())
+        return sum(len(each.active) + len(each.standby) + len(each.warmup) for each in self.targets.values())
 
     def record_keys(self) -> Iterator[RecordKey]:
-        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
         for member_id in self.members:
             yield RecordKey(StreamsRecordType.MEMBER_STATE, self.group_id, member_id)
-        for member_id in self._targets:
+        for member_id in self.targets:
             yield RecordKey(StreamsRecordType.MEMBER_TARGET, self.group_id, member_id)
         yield RecordKey(StreamsRecordType.TARGET, self.group_id)
         for member_id in self.members:
@@ -155,7 +124,6 @@ class StreamsGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: StreamsRecordValue | None) -> None:
-        """Apply one record of this group that is in the log. value: None for a tombstone of a member's record."""
         match value:
             case StreamsGroupEpoch():
                 self.epoch = value
@@ -168,15 +136,9 @@ class StreamsGroupState:
             case StreamsMemberState():
                 self._set_state(self._member(key.name), value)
             case MemberTasks():
-                self._targets[key.name] = value
+                self.targets[key.name] = value
             case None:
                 self._remove(key)
-
-    def _member(self, member_id: str) -> StreamsGroupMember:
-        member = self.members.get(member_id)
-        if member is None:
-            member = self.members[member_id] = StreamsGroupMember(member_id)
-        return member
 
     def _set_metadata(self, member: StreamsGroupMember, metadata: StreamsMember) -> None:
         self._release_instance(member)
@@ -230,6 +192,6 @@ class StreamsGroupState:
             case StreamsRecordType.MEMBER_STATE:
                 self._set_state(self.members[key.name], StreamsMemberState(0))
             case StreamsRecordType.MEMBER_TARGET:
-                self._targets.pop(key.name, None)
+                self.targets.pop(key.name, None)
             case StreamsRecordType.MEMBER:
                 self._release_instance(self.members.pop(key.name))

@@ -124,6 +124,10 @@ class MemberState(msgspec.Struct, frozen=True):
     owned: OwnedPartitions = {}
     pending_revocation: OwnedPartitions = {}
 
+    def is_reconciled(self, target_epoch: int) -> bool:
+        """Return True if the member has reached the target of the group epoch `target_epoch`."""
+        return self.phase is MemberPhase.STABLE and self.epoch == target_epoch
+
 
 def plain(owned: OwnedPartitions) -> Assignment:
     """Return partitions without the epochs at which they were assigned."""

@@ -17,9 +17,9 @@ from kproc.broker.coordinator.member_memory import (
     MemberMemory,
     SubscriptionContent,
 )
-from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.recorded_states import RecordedState
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.messages import DescribedConsumer, DescribedConsumerGroup
 from kproc.broker.group.consumer.records import (
@@ -60,30 +60,29 @@ class ConsumerMember(TimedMember):
         return None if self.metadata is None else self.metadata.classic
 
 
-class ConsumerGroupState:
+class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
     """The epochs, members, assignments and expressions of one group."""
+
+    member_type = ConsumerMember
+    no_target = _NO_TARGET
+    epoch: GroupEpoch
+    target_epoch: TargetEpoch
 
     __slots__ = (
         "_expression_memory",
         "_group_memory",
-        "_targets",
-        "epoch",
         "expressions",
-        "group_id",
         "instance_ids",
         "member_memory",
-        "members",
         "owners",
         "subscriptions",
-        "target_epoch",
     )
 
     def __init__(self, group_id: str, member_memory: MemberMemory | None = None) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.member_memory = MemberMemory() if member_memory is None else member_memory
         self.epoch = GroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
-        self.members: dict[str, ConsumerMember] = {}
         self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self.expressions: dict[str, ExpressionTopics] = {}
         self._expression_memory = CountedMemory(self.member_memory.limit)
@@ -91,27 +90,7 @@ class ConsumerGroupState:
         self.owners: dict[
             tuple[bytes, int], str
         ] = {}  # Owned partitions, also those that wait for a revocation.
-        self._targets: dict[str, Assignment] = {}
         self.subscriptions = Subscriptions()
-
-    @property
-    def is_written(self) -> bool:
-        """True if the log has a record of the group's epoch."""
-        return self.epoch.epoch > 0
-
-    @property
-    def state_name(self) -> str:
-        """The name of the group's state, as ListGroups shows it."""
-        if not self.members:
-            return "Empty"
-        epoch = self.target_epoch.epoch
-        if self.epoch.epoch > epoch:
-            return "Assigning"
-        is_stable = all(
-            member.state.phase is MemberPhase.STABLE and member.state.epoch == epoch
-            for member in self.members.values()
-        )
-        return "Stable" if is_stable else "Reconciling"
 
     def describe(self, assignor: str) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe. `assignor` is the name of its server-side assignor."""
@@ -152,7 +131,6 @@ class ConsumerGroupState:
         return self.epoch.epoch > self.target_epoch.epoch
 
     def drop_incomplete_members(self) -> None:
-        """Remove members without a subscription in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 self._set_state(member, MemberState(0))
@@ -173,10 +151,6 @@ class ConsumerGroupState:
         """
         return get_by_ids(self.group_id, self.members, self.instance_ids, member_id, instance_id)
 
-    def target_of(self, member_id: str) -> Assignment:
-        """Return the target assignment of a member. It is empty before the member's first target."""
-        return self._targets.get(member_id, _NO_TARGET)
-
     def subscribed_names(self) -> frozenset[str]:
         """Return the names of all topics to which members subscribe. Some of them may not exist."""
         return self.subscriptions.names(self.expressions)
@@ -188,9 +162,8 @@ class ConsumerGroupState:
         return names if topics is None else names | topics.topic_names
 
     def record_keys(self) -> Iterator[RecordKey]:
-        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
         for record_type in (ConsumerRecordType.MEMBER_STATE, ConsumerRecordType.MEMBER_TARGET):
-            names = self.members if record_type is ConsumerRecordType.MEMBER_STATE else self._targets
+            names = self.members if record_type is ConsumerRecordType.MEMBER_STATE else self.targets
             for member_id in names:
                 yield RecordKey(record_type, self.group_id, member_id)
         yield RecordKey(ConsumerRecordType.TARGET, self.group_id)
@@ -203,10 +176,6 @@ class ConsumerGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: ConsumerRecordValue | None) -> None:
-        """Apply one record of this group that is in the log.
-
-        value: None for a tombstone of a member's record or of an expression.
-        """
         match value:
             case GroupEpoch():
                 self.epoch = value
@@ -217,19 +186,13 @@ class ConsumerGroupState:
             case MemberState():
                 self._set_state(self._member(key.name), value)
             case MemberTarget():
-                self._targets[key.name] = value.partitions
+                self.targets[key.name] = value.partitions
                 self._count_target(key.name)
             case ExpressionTopics():
                 self.expressions[key.name] = value
                 self._count_expressions()
             case None:
                 self._remove(key)
-
-    def _member(self, member_id: str) -> ConsumerMember:
-        member = self.members.get(member_id)
-        if member is None:
-            member = self.members[member_id] = ConsumerMember(member_id)
-        return member
 
     def _set_metadata(self, member: ConsumerMember, metadata: MemberMetadata | None) -> None:
         if member.metadata is not None:
@@ -281,7 +244,7 @@ class ConsumerGroupState:
             case ConsumerRecordType.MEMBER_STATE:
                 self._set_state(self.members[key.name], MemberState(0))
             case ConsumerRecordType.MEMBER_TARGET:
-                self._targets.pop(key.name, None)
+                self.targets.pop(key.name, None)
             case ConsumerRecordType.MEMBER:
                 self._set_metadata(self.members.pop(key.name), None)
             case ConsumerRecordType.EXPRESSION:

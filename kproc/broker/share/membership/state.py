@@ -20,6 +20,7 @@ from kproc.broker.coordinator.member_memory import (
 )
 from kproc.broker.coordinator.memory_limit import CountedMemory
 from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.recorded_states import RecordedState
 from kproc.broker.share.membership.assignor import ASSIGNOR_NAME
 from kproc.broker.share.membership.messages import DescribedShareGroup, DescribedShareMember
 from kproc.broker.share.membership.records import (
@@ -55,41 +56,33 @@ class ShareMember(TimedMember):
         self.state = ShareMemberState(0)
 
 
-class ShareGroupState:
+class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
     """The epochs, members and assignments of one group, and the topics that have states in the share coordinator."""
 
-    __slots__ = (
-        "_group_memory",
-        "_name_users",
-        "epoch",
-        "group_id",
-        "member_memory",
-        "members",
-        "target_epoch",
-        "targets",
-        "topics",
-    )
+    member_type = ShareMember
+    no_target = _NO_TARGET
+    epoch: ShareEpoch
+    target_epoch: ShareTargetEpoch
+
+    __slots__ = ("_group_memory", "_name_users", "member_memory", "topics")
 
     def __init__(self, group_id: str, member_memory: MemberMemory | None = None) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.member_memory = MemberMemory() if member_memory is None else member_memory
         self._group_memory: CountedMemory | None = self.member_memory.hold_group(group_id)
         self.epoch = ShareEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
-        self.members: dict[str, ShareMember] = {}
-        self.targets: dict[str, ShareAssignment] = {}
         self.topics = ShareTopics()
         # The number of members that subscribe to each topic name, so that no request has to visit all members.
         self._name_users: Counter[str] = Counter()
 
     @property
     def is_written(self) -> bool:
-        """True if the log has a record of the group: record 11, or only record 15 if start offsets were set first."""
-        return self.epoch.epoch > 0 or self.topics != ShareTopics()
+        # Record 11, or only record 15 if start offsets were set first.
+        return super().is_written or self.topics != ShareTopics()
 
     @property
     def state_name(self) -> str:
-        """The name of the group's state, as ListGroups shows it."""
         return "Stable" if self.members else "Empty"
 
     def describe(self) -> DescribedShareGroup:
@@ -104,21 +97,15 @@ class ShareGroupState:
         )
 
     def drop_incomplete_members(self) -> None:
-        """Remove members without a subscription in the log: a crash has cut off the rest of their tombstones."""
         for member in list(self.members.values()):
             if member.subscription is None:
                 del self.members[member.member_id]
-
-    def target_of(self, member_id: str) -> ShareAssignment:
-        """Return the target assignment of a member. It is empty before the member's first target."""
-        return self.targets.get(member_id, _NO_TARGET)
 
     def subscribed_names(self) -> frozenset[str]:
         """Return the names of all topics to which members subscribe. Some of them may not exist."""
         return frozenset(self._name_users)
 
     def record_keys(self) -> Iterator[RecordKey]:
-        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
         for member_id in self.members:
             yield RecordKey(ShareRecordType.MEMBER_STATE, self.group_id, member_id)
         for member_id in self.targets:
@@ -132,7 +119,6 @@ class ShareGroupState:
     # -- records -----------------------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: ShareRecordValue | None) -> None:
-        """Apply one record of this group that is in the log. value: None for a tombstone of a member's record."""
         match value:
             case ShareEpoch():
                 self.epoch = value
@@ -149,12 +135,6 @@ class ShareGroupState:
                 self.topics = value
             case None:
                 self._remove(key)
-
-    def _member(self, member_id: str) -> ShareMember:
-        member = self.members.get(member_id)
-        if member is None:
-            member = self.members[member_id] = ShareMember(member_id)
-        return member
 
     def _set_subscription(self, member: ShareMember, subscription: ShareSubscription | None) -> None:
         if member.subscription is not None:

@@ -50,7 +50,7 @@ def test_members_tombstones_remove_it() -> None:
     state.apply(key(StreamsRecordType.MEMBER_STATE, "m"), None)
     state.apply(key(StreamsRecordType.MEMBER_TARGET, "m"), None)
     state.apply(key(StreamsRecordType.MEMBER, "m"), None)
-    assert (state.members, state.has_target("m"), state.holders.active) == ({}, False, {})
+    assert (state.members, state.targets, state.holders.active) == ({}, {}, {})
 
 
 def test_state_before_its_member_counts_with_the_members_process() -> None:
