@@ -365,7 +365,7 @@ class Groups(Scene[GroupCoordinator]):
             is_written = not state._writes and group._rebalance._rewrite_ms == NEVER_MS
             if state.current in (GroupState.STABLE, GroupState.EMPTY) and is_written and state.generation:
                 mine = replace(group.state.snapshot(), current_state_timestamp_ms=0)
-                assert mine == replace(replayed._groups[group_id].snapshot(), current_state_timestamp_ms=0)
+                assert mine == replace(replayed._groups[group_id].state.snapshot(), current_state_timestamp_ms=0)
 
     def commit(self, group_id: str, partitions: int, producer_id: int | None) -> None:
         self.count += 1
