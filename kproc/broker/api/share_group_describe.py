@@ -52,17 +52,18 @@ def handle_share_group_describe(context: RequestContext, request: Fields) -> Non
 
 def _topics_of(image: ClusterImage, member: DescribedShareMember) -> set[str]:
     """Return the names of the topics that a member's row shows."""
-    return {*member.topic_names, *names_of(image, member.assignment)}
+    return {*member.subscription.topic_names, *names_of(image, member.assignment)}
 
 
 def _member(image: ClusterImage, member: DescribedShareMember) -> Fields:
+    subscription = member.subscription
     return {
         "member_id": member.member_id,
-        "rack_id": member.rack_id,
+        "rack_id": subscription.rack_id,
         "member_epoch": member.member_epoch,
-        "client_id": member.client_id,
-        "client_host": member.client_host,
-        "subscribed_topic_names": list(member.topic_names),
+        "client_id": subscription.client_id,
+        "client_host": subscription.client_host,
+        "subscribed_topic_names": list(subscription.topic_names),
         "assignment": assignment_fields(image, member.assignment),
     }
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.share.membership.records import ShareAssignment
+from kproc.broker.share.membership.records import ShareAssignment, ShareSubscription
 
 # Values of the member epoch in a heartbeat that join or leave the group.
 JOIN_EPOCH: Final = 0
@@ -40,11 +40,8 @@ class DescribedShareMember(msgspec.Struct, frozen=True, kw_only=True):
     """One member of a group in a ShareGroupDescribe response."""
 
     member_id: str
-    rack_id: str | None
     member_epoch: int
-    client_id: str
-    client_host: str
-    topic_names: tuple[str, ...]
+    subscription: ShareSubscription
     assignment: ShareAssignment
 
 

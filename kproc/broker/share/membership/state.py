@@ -174,15 +174,11 @@ class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
 
 
 def _describe_member(member: ShareMember) -> DescribedShareMember:
-    subscription = member.subscription
-    assert subscription is not None
+    assert member.subscription is not None
     return DescribedShareMember(
         member_id=member.member_id,
-        rack_id=subscription.rack_id,
         member_epoch=member.state.epoch,
-        client_id=subscription.client_id,
-        client_host=subscription.client_host,
-        topic_names=subscription.topic_names,
+        subscription=member.subscription,
         assignment=member.state.assigned,
     )
 
