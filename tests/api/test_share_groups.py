@@ -6,18 +6,29 @@ from typing import Any
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.configs import set_config
 from tests.support.groups import delete_groups, find_coordinator
 from tests.support.raw import RawClient, batch
+from tests.support.share_requests import (
+    ACCEPT,
+    MEMBER,
+    RELEASE,
+    offsets_of,
+    rows_of,
+    share_acknowledge,
+    share_fetch,
+)
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
 Fields = dict[str, Any]
+GROUP_RESOURCE = 32
 
 
 def heartbeat(client: RawClient, group: str, epoch: int, topic: str | None = None) -> Fields:
     fields = {
         "group_id": group,
-        "member_id": "m",
+        "member_id": MEMBER,
         "member_epoch": epoch,
         "rack_id": None,
         "subscribed_topic_names": None if topic is None else [topic],
@@ -105,3 +116,33 @@ def test_start_offsets_are_altered_described_and_deleted(client: RawClient, log:
     deleted = client.call(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, fields)
     assert [each["error_code"] for each in deleted["responses"]] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert describe_offsets(client, group)["topics"] == []
+
+
+def test_records_are_acknowledged_by_thousands_of_batches(client: RawClient, log: tuple[str, bytes]) -> None:
+    """librdkafka sends a batch for each change of the type, and a producer's batch can have 10,000 records."""
+    name, topic_id = log
+    count = 6_000
+    client.produce(name, batch(*[b"x"] * count))
+    group = fresh_name("share")
+    assert set_config(client, "share.auto.offset.reset", "earliest", kind=GROUP_RESOURCE, resource=group)[0] == 0
+    join(client, group, name)
+    epoch = -1
+
+    def fetch(**more: Any) -> Fields | None:
+        nonlocal epoch
+        epoch += 1
+        answer = client.call(
+            ApiKey.SHARE_FETCH, 2, share_fetch(topic_id, [0], epoch=epoch, group_id=group, max_wait=500, **more)
+        )
+        assert answer["error_code"] == 0, answer
+        row = rows_of(answer).get(0)
+        return row if row is not None and row["acquired_records"] else None
+
+    first = wait_until(fetch, seconds=20, what="records")
+    assert offsets_of(first) == list(range(count))
+    batches = {0: [(at, at, [RELEASE if at % 2 else ACCEPT]) for at in range(count)]}
+    epoch += 1
+    fields = share_acknowledge(topic_id, batches, epoch=epoch, group_id=group)
+    assert rows_of(client.call(ApiKey.SHARE_ACKNOWLEDGE, 2, fields))[0]["error_code"] == 0
+    again = wait_until(lambda: fetch(max_records=count), seconds=20, what="released records")
+    assert offsets_of(again) == list(range(1, count, 2))

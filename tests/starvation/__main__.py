@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kproc.broker.request.divided_request import ROWS_MAX
-from kproc.broker.share.session.share_requests import PARTS_MAX
+from kproc.broker.share.session.share_requests import PARTITIONS_MAX
 from kproc.broker.share.session.share_requests import ROWS_MAX as SHARE_ROWS_MAX
 from kproc.client import ConnectionLost
 from kproc.wire import codec
@@ -45,7 +45,7 @@ _MIB = 1 << 20
 _ROWS_MAX = {
     ApiKey.PRODUCE: PRODUCE_ROWS_MAX,
     ApiKey.FETCH: FETCH_ROWS_MAX,
-    ApiKey.SHARE_FETCH: PARTS_MAX,
+    ApiKey.SHARE_FETCH: PARTITIONS_MAX,
     ApiKey.SHARE_ACKNOWLEDGE: SHARE_ROWS_MAX,
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kproc.broker.share.session.share_requests import PARTS_MAX
+from kproc.broker.share.session.share_requests import PARTITIONS_MAX
 from kproc.wire import codec
 from kproc.wire.compression import compress
 from kproc.wire.header import ApiKey
@@ -179,7 +179,7 @@ def _wait_for_record(bootstrap: str, requests: list[_Request], topic: str, parti
 
 def _create_shared(client: RawClient) -> None:
     """A share group with a member that has 2,000 partitions."""
-    client.create_topic("flood-shared", partitions=PARTS_MAX)
+    client.create_topic("flood-shared", partitions=PARTITIONS_MAX)
     find_coordinator(client, GROUP)
     fields = {"group_id": GROUP, "member_id": MEMBER, "rack_id": None, "member_epoch": 0}
     fields["subscribed_topic_names"] = ["flood-shared"]
@@ -188,7 +188,7 @@ def _create_shared(client: RawClient) -> None:
         answer = client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
         fields["member_epoch"] = answer["member_epoch"]
         rows = (answer["assignment"] or {"topic_partitions": []})["topic_partitions"]
-        return sum(len(row["partitions"]) for row in rows) == PARTS_MAX
+        return sum(len(row["partitions"]) for row in rows) == PARTITIONS_MAX
 
     wait_until(is_assigned, what="an assignment")
 
@@ -199,9 +199,9 @@ def _wide_share_fetches(bootstrap: str) -> None:
         topic_id = client.topic_id("flood-shared")
     requests: list[_Request] = []
     for at in range(100):
-        fields = share_fetch(topic_id, range(PARTS_MAX), member_id=f"m{at}", max_wait=10_000)
+        fields = share_fetch(topic_id, range(PARTITIONS_MAX), member_id=f"m{at}", max_wait=10_000)
         requests.append((ApiKey.SHARE_FETCH, 1, {**fields, "min_bytes": 1_000_000}))
-    _wait_for_record(bootstrap, requests, "flood-shared", PARTS_MAX - 1)
+    _wait_for_record(bootstrap, requests, "flood-shared", PARTITIONS_MAX - 1)
 
 
 def _create_wide_shared(client: RawClient) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.share.session import acquire, sessions, share_requests
+from kproc.broker.share.session import acknowledge, acquire, sessions, share_requests
 from kproc.broker.share.session.share_fetch import ShareFetch
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -350,17 +350,51 @@ def test_invalid_requests_get_kafkas_errors(scene: Scene, more: Fields, code: Er
     assert answer["acquisition_lock_timeout"] == 0
 
 
-def test_request_of_too_many_partitions_or_batches_is_rejected(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One step handles all of them. The session expects the same epoch again."""
-    monkeypatch.setattr(share_requests, "PARTS_MAX", 2)
+def test_request_of_too_many_partitions_is_rejected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session expects the same epoch again."""
+    monkeypatch.setattr(share_requests, "PARTITIONS_MAX", 2)
     assert scene.fetch(0, 1, 2)["error_code"] == ErrorCode.INVALID_REQUEST
     assert scene.fetch(0, 1)["error_code"] == 0
-    batches = {0: [(0, 0, [ACCEPT]), (1, 1, [ACCEPT])]}
+    batches = {index: [(0, 0, [ACCEPT])] for index in range(3)}
     assert scene.acknowledge(batches, epoch=1)["error_code"] == ErrorCode.INVALID_REQUEST
     assert scene.fetch(epoch=1, acknowledge=batches)["error_code"] == ErrorCode.INVALID_REQUEST
     assert scene.fetch(epoch=1)["error_code"] == 0
+
+
+def test_many_acknowledgements_reach_an_owner_in_several_calls(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call may have 60 types and batches, where a batch or a partition counts as 10 types."""
+    monkeypatch.setattr(acknowledge, "_COST_AT_ONCE", 60)
+    scene.topic_id = wide = scene.rig.create_topic("wide", partitions=12)
+    at_zero = [index for index in range(12) if scene.rig.owner("wide", index) == 0]
+    assert len(at_zero) == 4
+    scene.fetch(*range(12))
+    # The first partition is too large for any call, and goes alone.
+    batches = {index: [(0, 0, [ACCEPT])] for index in range(12)} | {at_zero[0]: [(0, 99, [ACCEPT, RELEASE] * 50)]}
+    scene.owners.ack_errors = {(wide, index): (0, "") for index in range(12)}
+    scene.owners.names()
+    rows = rows_of(scene.acknowledge(batches, epoch=1))
+    assert {index: row["error_code"] for index, row in rows.items()} == dict.fromkeys(range(12), 0)
+    sent = [body.parts for handler, _, body in scene.owners.calls if handler == 0]
+    assert [part.index for parts in sent for part in parts] == at_zero
+    assert [len(parts) for parts in sent] == [1, 2, 1]
+
+
+def test_partition_with_too_many_ranges_is_rejected_alone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adjacent batches are one range, also if each has a type of its own."""
+    monkeypatch.setattr(acknowledge, "RANGES_MAX", 2)
+    for index in (0, 1):
+        scene.produce(index, b"a")
+        scene.produce(index, b"b")
+        scene.produce(index, b"c")
+    scene.fetch(0, 1)
+    batches = {0: [(at, at, [ACCEPT]) for at in (0, 2, 4)], 1: [(at, at, [ACCEPT]) for at in range(3)]}
+    rows = rows_of(scene.acknowledge(batches, epoch=1))
+    assert {index: row["error_code"] for index, row in rows.items()} == {0: ErrorCode.INVALID_REQUEST, 1: 0}
+    assert scene.owners.accepted() == 3
 
 
 def test_partitions_without_batches_are_reported_beside_others(scene: Scene) -> None:
