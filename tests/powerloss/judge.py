@@ -209,7 +209,7 @@ def _judge_consumer_group(broker: Scene, group_id: str, epoch: int) -> None:
 
 def _judge_streams_group(broker: Scene, group_id: str, epoch: int) -> None:
     """The epochs of a group never go back, and no task is active in two members."""
-    group = _coordinator_of(broker, group_id).streams.describe(group_id).group
+    group = _coordinator_of(broker, group_id).streams.describe(group_id)
     if group is None or group.group_epoch < epoch:
         found = None if group is None else group.group_epoch
         raise Violation(f"streams group {group_id} is at epoch {found}, a member has learnt {epoch}")

@@ -21,7 +21,9 @@ from kproc.broker.api.group_descriptions import (
     read_description,
     send_descriptions,
 )
+from kproc.broker.group.consumer.group import GROUP_TYPE
 from kproc.broker.group.consumer.messages import DescribedConsumer, DescribedConsumerGroup
+from kproc.broker.group.messages import GroupDescription
 from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
@@ -40,7 +42,9 @@ _CONSUMER: Final = 1
 
 __all__ = ["error_response", "handle_consumer_group_describe"]
 
-_DESCRIBE: Final = GROUPS.operation("consumer_group_describe", NoneType, DescribedConsumerGroup)
+_DESCRIBE: Final = GROUPS.operation(
+    "consumer_group_describe", NoneType, GroupDescription[DescribedConsumerGroup]
+)
 
 
 @api(
@@ -85,6 +89,8 @@ def _describe(
     coordinator: GroupCoordinator,
     group_id: str,
     _arguments: None,
-    on_outcome: OnOutcome[DescribedConsumerGroup],
+    on_outcome: OnOutcome[GroupDescription[DescribedConsumerGroup]],
 ) -> None:
-    read_description(coordinator, lambda: coordinator.describe_consumer_group(group_id), on_outcome)
+    read_description(
+        coordinator, group_id, GROUP_TYPE, lambda: coordinator.describe_consumer_group(group_id), on_outcome
+    )

@@ -11,7 +11,9 @@ from __future__ import annotations
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.group.messages import DescribedGroup
+from kproc.broker.api.group_descriptions import description_of
+from kproc.broker.group.classic.state import GROUP_TYPE
+from kproc.broker.group.messages import DescribedGroup, GroupDescription
 from kproc.broker.peers.coordinator_call import Fields, Item, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _NOT_FOUND_SINCE: Final = 6
 _DEAD: Final = "Dead"
 
-_DESCRIBE: Final = GROUPS.operation("describe_groups", NoneType, DescribedGroup)
+_DESCRIBE: Final = GROUPS.operation("describe_groups", NoneType, GroupDescription[DescribedGroup])
 
 
 @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), rows=(rows_at("groups", "groups.members", size=1),))
@@ -39,7 +41,7 @@ def handle_describe_groups(context: RequestContext, request: Fields) -> None:
     allowed = [group_id for group_id in group_ids if group_id not in refused]
     with_operations = request.get("include_authorized_operations", False)
 
-    def on_done(outcomes: list[DescribedGroup | int]) -> None:
+    def on_done(outcomes: list[GroupDescription[DescribedGroup] | int]) -> None:
         left = iter(outcomes)
         groups = []
         for group_id in group_ids:
@@ -55,15 +57,15 @@ def handle_describe_groups(context: RequestContext, request: Fields) -> None:
     _DESCRIBE.send(context, [Item(group_id, None) for group_id in allowed], on_done)
 
 
-def _row(group_id: str, outcome: DescribedGroup | int, version: int) -> Fields:
-    if isinstance(outcome, DescribedGroup):
-        return _fields_of(outcome)
-    if outcome != ErrorCode.GROUP_ID_NOT_FOUND:
+def _row(group_id: str, outcome: GroupDescription[DescribedGroup] | int, version: int) -> Fields:
+    if isinstance(outcome, int):
         return _failed(group_id, outcome)
+    if outcome.group is not None:
+        return _fields_of(outcome.group)
     # Before KIP-1043 a group that does not exist is described as dead and without an error.
     if version < _NOT_FOUND_SINCE:
         return _failed(group_id, ErrorCode.NONE, state=_DEAD)
-    return _failed(group_id, outcome, f"Group {group_id} not found.", _DEAD)
+    return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, outcome.reason, _DEAD)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -104,7 +106,9 @@ def _fields_of(group: DescribedGroup) -> Fields:
 
 @_DESCRIBE.handler
 def _describe(
-    coordinator: GroupCoordinator, group_id: str, _arguments: None, on_outcome: OnOutcome[DescribedGroup]
+    coordinator: GroupCoordinator,
+    group_id: str,
+    _arguments: None,
+    on_outcome: OnOutcome[GroupDescription[DescribedGroup]],
 ) -> None:
-    group = coordinator.describe(group_id)
-    on_outcome(int(ErrorCode.GROUP_ID_NOT_FOUND) if group is None else group)
+    on_outcome(description_of(coordinator, group_id, GROUP_TYPE, coordinator.describe(group_id)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kproc.broker.group.messages import GroupDescription
 from kproc.broker.peers.coordinator_call import Fields, Item, ItemOperation, OnOutcome
 from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
 from kproc.broker.request.rights import denied
@@ -23,8 +24,8 @@ Assignment = Mapping[bytes, Iterable[int]]  # Topic id -> partitions.
 def send_descriptions(
     context: RequestContext,
     request: Fields,
-    describe: ItemOperation[GroupCoordinator, None, D],
-    row_of: Callable[[str, D | int], Fields],
+    describe: ItemOperation[GroupCoordinator, None, GroupDescription[D]],
+    row_of: Callable[[str, GroupDescription[D] | int], Fields],
 ) -> None:
     """Describe the groups of a request at their coordinators, and send the response.
 
@@ -34,7 +35,7 @@ def send_descriptions(
     refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)
     allowed = [group_id for group_id in group_ids if group_id and group_id not in refused]
 
-    def on_done(outcomes: list[D | int]) -> None:
+    def on_done(outcomes: list[GroupDescription[D] | int]) -> None:
         left = iter(outcomes)
         groups = []
         for group_id in group_ids:
@@ -55,20 +56,22 @@ def send_descriptions(
 def group_row(
     context: RequestContext,
     group_id: str,
-    outcome: Any,
+    outcome: GroupDescription[Any] | int,
     topics_of: Callable[[ClusterImage, Any], Iterable[str]],
     member_row: Callable[[ClusterImage, Any], Fields],
 ) -> Fields:
     """Return the row of a consumer or share group.
 
-    outcome: a DescribedConsumerGroup, a DescribedShareGroup or an error code.
+    outcome: the description of the group, which is a DescribedConsumerGroup or a DescribedShareGroup, or an error code.
     topics_of: returns the names of the topics in a member's row.
     """
     if isinstance(outcome, int):
-        message = f"Group {group_id} not found." if outcome == ErrorCode.GROUP_ID_NOT_FOUND else None
-        return failed_row(group_id, outcome, message)
+        return failed_row(group_id, outcome)
+    group = outcome.group
+    if group is None:
+        return failed_row(group_id, ErrorCode.GROUP_ID_NOT_FOUND, outcome.reason)
     image = context.services.image
-    names = {name for member in outcome.members for name in topics_of(image, member)}
+    names = {name for member in group.members for name in topics_of(image, member)}
     if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names):
         # KafkaApis hides the whole group, because its members would name topics that the client may not see.
         return failed_row(
@@ -80,11 +83,11 @@ def group_row(
         "error_code": int(ErrorCode.NONE),
         "error_message": None,
         "group_id": group_id,
-        "group_state": outcome.state,
-        "group_epoch": outcome.group_epoch,
-        "assignment_epoch": outcome.assignment_epoch,
-        "assignor_name": outcome.assignor,
-        "members": [member_row(image, member) for member in outcome.members],
+        "group_state": group.state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor,
+        "members": [member_row(image, member) for member in group.members],
         "authorized_operations": NOT_TOLD,
     }
 
@@ -122,12 +125,26 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 
 
 def read_description(
-    coordinator: GroupCoordinator, read: Callable[[], D | None], on_outcome: OnOutcome[D]
+    coordinator: GroupCoordinator,
+    group_id: str,
+    group_type: str,
+    read: Callable[[], D | None],
+    on_outcome: OnOutcome[GroupDescription[D]],
 ) -> None:
-    """Read a group's description at its coordinator. `read` returns None if no group of the protocol has the id."""
+    """Read the description of a group at its coordinator, with all of it durable.
+
+    `read` returns None if no group of `group_type` has the id.
+    """
     coordinator.read(
-        read,
-        lambda code, found: on_outcome(
-            int(code) if code else found if found is not None else int(ErrorCode.GROUP_ID_NOT_FOUND)
-        ),
+        lambda: description_of(coordinator, group_id, group_type, read()),
+        lambda code, found: on_outcome(int(code) if code else found),
     )
+
+
+def description_of(
+    coordinator: GroupCoordinator, group_id: str, group_type: str, group: D | None
+) -> GroupDescription[D]:
+    """Return the description of a group. Add the reason if `group` is None: no group of this type has the id."""
+    if group is not None:
+        return GroupDescription(group)
+    return GroupDescription(None, coordinator.explain_absence(group_id, group_type))

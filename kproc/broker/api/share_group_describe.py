@@ -18,10 +18,12 @@ from kproc.broker.api.group_descriptions import (
     send_descriptions,
 )
 from kproc.broker.api.share_group_heartbeat import check_share_enabled
+from kproc.broker.group.messages import GroupDescription
 from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
+from kproc.broker.share.membership.group import GROUP_TYPE
 from kproc.broker.share.membership.messages import DescribedShareGroup, DescribedShareMember
 from kproc.wire.header import ApiKey
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["error_response", "handle_share_group_describe"]
 
-_DESCRIBE: Final = GROUPS.operation("share_group_describe", NoneType, DescribedShareGroup)
+_DESCRIBE: Final = GROUPS.operation("share_group_describe", NoneType, GroupDescription[DescribedShareGroup])
 
 
 @api(
@@ -70,10 +72,13 @@ def _member(image: ClusterImage, member: DescribedShareMember) -> Fields:
 
 @_DESCRIBE.handler
 def _describe(
-    coordinator: GroupCoordinator, group_id: str, _arguments: None, on_outcome: OnOutcome[DescribedShareGroup]
+    coordinator: GroupCoordinator,
+    group_id: str,
+    _arguments: None,
+    on_outcome: OnOutcome[GroupDescription[DescribedShareGroup]],
 ) -> None:
     def read() -> DescribedShareGroup | None:
         group = coordinator.shares.find(group_id)
         return None if group is None else group.describe_share()
 
-    read_description(coordinator, read, on_outcome)
+    read_description(coordinator, group_id, GROUP_TYPE, read, on_outcome)

@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.api.group_descriptions import error_response, failed_row, send_descriptions
+from kproc.broker.api.group_descriptions import (
+    error_response,
+    failed_row,
+    read_description,
+    send_descriptions,
+)
 from kproc.broker.api.streams_group_heartbeat import check_enabled, task_rows
+from kproc.broker.group.messages import GroupDescription
 from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.authorized_operations import NOT_TOLD
@@ -26,8 +32,8 @@ from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied
 from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.streams.group import GROUP_TYPE
 from kproc.broker.streams.messages import DescribedStreamsGroup, DescribedStreamsMember, TaskOffsets
-from kproc.broker.streams.streams_groups import StreamsDescription
 from kproc.broker.streams.tasks import MemberTasks
 from kproc.broker.streams.topology import StreamsTopic, Subtopology
 from kproc.common.errors import ErrorCode
@@ -42,7 +48,9 @@ _NOT_STORED: Final = 1
 
 __all__ = ["error_response", "handle_streams_group_describe"]
 
-_DESCRIBE: Final = GROUPS.operation("streams_group_describe", NoneType, StreamsDescription)
+_DESCRIBE: Final = GROUPS.operation(
+    "streams_group_describe", NoneType, GroupDescription[DescribedStreamsGroup]
+)
 
 
 @api(
@@ -59,7 +67,12 @@ def handle_streams_group_describe(context: RequestContext, request: Fields) -> N
     )
 
 
-def _row(context: RequestContext, group_id: str, outcome: StreamsDescription | int, status: int) -> Fields:
+def _row(
+    context: RequestContext,
+    group_id: str,
+    outcome: GroupDescription[DescribedStreamsGroup] | int,
+    status: int,
+) -> Fields:
     if isinstance(outcome, int):
         return failed_row(group_id, outcome)
     group = outcome.group
@@ -155,9 +168,8 @@ def _describe(
     coordinator: GroupCoordinator,
     group_id: str,
     _arguments: None,
-    on_outcome: OnOutcome[StreamsDescription],
+    on_outcome: OnOutcome[GroupDescription[DescribedStreamsGroup]],
 ) -> None:
-    coordinator.read(
-        lambda: coordinator.streams.describe(group_id),
-        lambda code, found: on_outcome(int(code) if code else found),
+    read_description(
+        coordinator, group_id, GROUP_TYPE, lambda: coordinator.streams.describe(group_id), on_outcome
     )

@@ -318,6 +318,11 @@ class GroupCoordinator:
         group = self._classic.find(group_id)
         return group.describe() if group is not None else None
 
+    def explain_absence(self, group_id: str, group_type: str) -> str:
+        """Return the error message for an id that no group of this type has. A group of another type may have it."""
+        problem = f"is not a {group_type} group" if group_id in self._groups else "not found"
+        return f"Group {group_id} {problem}."
+
     def overviews(self) -> Iterator[GroupOverview]:
         """Yield the groups that exist now for ListGroups. Each one is read when the iterator comes to it."""
         return (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from kproc.broker.coordinator.rules import Producer
 from kproc.broker.group.records import CommittedOffset, OffsetKey
+
+D = TypeVar("D")
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
@@ -137,6 +139,13 @@ class DescribedGroup(msgspec.Struct, frozen=True):
     protocol_type: str
     protocol_name: str
     members: tuple[DescribedMember, ...]
+
+
+class GroupDescription(msgspec.Struct, Generic[D], frozen=True):
+    """The description of a group of one type, or the reason why no group of this type has the id."""
+
+    group: D | None
+    reason: str = ""
 
 
 class GroupOverview(msgspec.Struct, frozen=True):

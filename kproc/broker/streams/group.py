@@ -16,7 +16,7 @@ be one batch. The response is sent when all records are synced.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -78,11 +78,13 @@ from kproc.broker.streams.topology import StreamsStatus, Topology
 if TYPE_CHECKING:
     from kproc.broker.group.messages import CommitRequest
 
+GROUP_TYPE: Final = "streams"
+
 
 class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsEnvironment]):
     """One streams group."""
 
-    group_type = "streams"
+    group_type = GROUP_TYPE
     protocol_type = "streams"
     codec = STREAMS_RECORDS
     can_expire = True

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.streams.environment import StreamsEnvironment
@@ -31,13 +29,6 @@ if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
     from kproc.broker.group.consumer.topics import ConsumerCluster
     from kproc.broker.group.coordinator import Group
-
-
-class StreamsDescription(msgspec.Struct, frozen=True):
-    """The description of a streams group, or the reason why there is no such group."""
-
-    group: DescribedStreamsGroup | None
-    reason: str = ""
 
 
 class StreamsGroups:
@@ -104,13 +95,10 @@ class StreamsGroups:
         self._unwritten[group_id] = None
         return self.add(StreamsGroupState(group_id))
 
-    def describe(self, group_id: str) -> StreamsDescription:
-        """Return a group's description for StreamsGroupDescribe, or the reason why there is none."""
+    def describe(self, group_id: str) -> DescribedStreamsGroup | None:
+        """Return a group for StreamsGroupDescribe. None if it does not exist, or has another protocol."""
         group = self._groups.get(group_id)
-        if isinstance(group, StreamsGroup):
-            return StreamsDescription(group.describe_streams())
-        problem = "not found" if group is None else "is not a streams group"
-        return StreamsDescription(None, f"Group {group_id} {problem}.")
+        return group.describe_streams() if isinstance(group, StreamsGroup) else None
 
     # -- records -----------------------------------------------------------------------------------------------
 
