@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines, TimedMember
+from kproc.broker.coordinator.member_deadlines import (
+    REMOVED_AT_ONCE,
+    TRY_AGAIN_MS,
+    MemberDeadlines,
+    TimedMember,
+)
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.coordinator.recorded_states import RecordedState
 from kproc.broker.coordinator.steps import Work
@@ -69,12 +74,12 @@ class RecordedGroup(Generic[S, M, E]):
     group_type: ClassVar[str]
     protocol_type: ClassVar[str]
     codec: ClassVar[RecordCodec[Any, Any]]
-    can_expire: ClassVar[bool]  # True if GroupRemoval.sweep deletes an empty group without offsets.
+    can_expire: ClassVar[bool] = True  # True if GroupRemoval.sweep deletes an empty group without offsets.
     # Limit of the deadlines that one tick examines, and so of the members that it removes.
-    expired_at_once: ClassVar[int]
+    expired_at_once: ClassVar[int] = REMOVED_AT_ONCE
     # False if a tick computes a target only at its own deadline. After a tick that only removes members, the next
     # heartbeat then computes it.
-    assigns_at_every_tick: ClassVar[bool]
+    assigns_at_every_tick: ClassVar[bool] = True
 
     __slots__ = ("_deadlines", "_environment", "computation", "state")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
+from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
 from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.coordinator.recorded_group import RecordedGroup, TargetProgress
 from kproc.broker.coordinator.steps import Work
@@ -87,9 +87,6 @@ class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsE
     group_type = GROUP_TYPE
     protocol_type = "streams"
     codec = STREAMS_RECORDS
-    can_expire = True
-    expired_at_once = REMOVED_AT_ONCE
-    assigns_at_every_tick = True
 
     __slots__ = ("_delay_end_ms", "_endpoint_epoch", "_fitted", "_memory", "_shutdown_member_id")
 

@@ -71,8 +71,6 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
     group_type = GROUP_TYPE
     protocol_type = "consumer"
     codec = CONSUMER_RECORDS
-    can_expire = True
-    expired_at_once = REMOVED_AT_ONCE
     # As in Kafka, the target without expired members is computed at the next heartbeat of any member.
     assigns_at_every_tick = False
 

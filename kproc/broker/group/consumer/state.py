@@ -162,10 +162,10 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
         return names if topics is None else names | topics.topic_names
 
     def record_keys(self) -> Iterator[RecordKey]:
-        for record_type in (ConsumerRecordType.MEMBER_STATE, ConsumerRecordType.MEMBER_TARGET):
-            names = self.members if record_type is ConsumerRecordType.MEMBER_STATE else self.targets
-            for member_id in names:
-                yield RecordKey(record_type, self.group_id, member_id)
+        for member_id in self.members:
+            yield RecordKey(ConsumerRecordType.MEMBER_STATE, self.group_id, member_id)
+        for member_id in self.targets:
+            yield RecordKey(ConsumerRecordType.MEMBER_TARGET, self.group_id, member_id)
         yield RecordKey(ConsumerRecordType.TARGET, self.group_id)
         for member_id in self.members:
             yield RecordKey(ConsumerRecordType.MEMBER, self.group_id, member_id)

@@ -67,7 +67,6 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     codec = SHARE_RECORDS
     can_expire = False  # False, because its start offsets must survive a time without members.
     expired_at_once = sys.maxsize
-    assigns_at_every_tick = True
 
     __slots__ = ("_checked", "initialize_after_ms")
 
