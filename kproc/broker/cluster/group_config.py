@@ -55,7 +55,10 @@ def _reset(value: str) -> str | None:
 
     Valid are earliest, latest and by_duration:<ISO-8601 duration of at least 0>.
     """
-    if value in ("earliest", "latest") or _BY_DURATION.fullmatch(value):
+    if value in ("earliest", "latest"):
+        return None
+    # As in Kafka, only the duration itself can have capital and small letters.
+    if value.startswith("by_duration:") and by_duration_ms(value) is not None:
         return None
     return (
         f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be either "
@@ -82,9 +85,35 @@ def _isolation(value: str) -> str | None:
 
 
 _ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+# The format of java.time.Duration.parse, by which Kafka reads the duration. Each part can have a sign of its own.
+_NUMBER: Final = "([-+]?[0-9]{1,19})"
 _BY_DURATION: Final = re.compile(
-    r"by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?", re.IGNORECASE
+    rf"by_duration:([-+]?)P(?=.)(?:{_NUMBER}D)?"
+    rf"(?:T(?=.)(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}(?:[.,]([0-9]{{0,9}}))?S)?)?",
+    re.IGNORECASE,
 )
+_PART_SECONDS: Final = (86_400, 3_600, 60, 1)
+_SECONDS_MAX: Final = 2**63 - 1
+
+
+def by_duration_ms(value: str) -> int | None:
+    """Return the milliseconds of a share.auto.offset.reset such as by_duration:PT1H30M.
+
+    Return None for any other value, for a negative duration and for one of 2**63 seconds or more.
+    """
+    found = _BY_DURATION.fullmatch(value)
+    if found is None:
+        return None
+    sign, *parts, fraction = found.groups()
+    seconds = sum(int(part) * size for part, size in zip(parts, _PART_SECONDS, strict=True) if part)
+    nanoseconds = int((fraction or "").ljust(9, "0"))
+    # The sign of the seconds is that of their fraction, too, also for -0.5.
+    if (parts[-1] or "").startswith("-"):
+        nanoseconds = -nanoseconds
+    total = seconds * 10**9 + nanoseconds
+    if sign == "-":
+        total = -total
+    return total // 10**6 if 0 <= total // 10**9 <= _SECONDS_MAX else None
 
 
 def _row(

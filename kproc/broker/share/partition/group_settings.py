@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.broker.cluster.features import share_version
-from kproc.broker.cluster.group_config import GROUP_CONFIGS
+from kproc.broker.cluster.group_config import GROUP_CONFIGS, by_duration_ms
 from kproc.broker.share.partition.in_flight import Rules
 from kproc.common.reading import EARLIEST, LATEST
 
@@ -15,11 +14,6 @@ if TYPE_CHECKING:
     from kproc.broker.config import Config
     from kproc.broker.request.context import Services
 
-# The parts of an ISO 8601 duration, which group_config.py has validated.
-_DURATION: Final = re.compile(
-    r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
-)
-_PART_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000)
 # Limits of the cache. Clients choose the names of groups.
 _GROUPS_MAX: Final = 10_000
 _NAME_MAX: Final = 249  # The settings of groups with longer ids are not cached.
@@ -40,11 +34,8 @@ class ShareSettings(NamedTuple):
         """Return the ListOffsets timestamp that finds the start offset: EARLIEST, LATEST or ms since 1970."""
         if self.auto_offset_reset == "earliest":
             return EARLIEST
-        found = _DURATION.fullmatch(self.auto_offset_reset)
-        if found is None:
-            return LATEST
-        parts = zip(found.groups(), _PART_MS, strict=True)
-        return max(0, wall_ms - int(sum(float(number) * part_ms for number, part_ms in parts if number)))
+        duration_ms = by_duration_ms(self.auto_offset_reset)
+        return LATEST if duration_ms is None else max(0, wall_ms - duration_ms)
 
 
 def share_settings(configs: Mapping[str, str], config: Config, *, allows_dead_letters: bool) -> ShareSettings:

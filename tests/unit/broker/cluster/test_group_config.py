@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.cluster.describe import describe_group
-from kproc.broker.cluster.group_config import check_all, clamp_all
+from kproc.broker.cluster.group_config import by_duration_ms, check_all, clamp_all
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.common.errors import KafkaError
@@ -41,3 +41,45 @@ def test_described_group_has_the_brokers_value() -> None:
     (row,) = describe_group("g", ClusterImage(), config, [SESSION])
     assert (row["value"], row["config_source"]) == ("50000", 4)
     assert [(each["value"], each["source"]) for each in row["synonyms"]] == [("50000", 4), ("45000", 5)]
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected_ms"),
+    [
+        ("PT1H30M", 5_400_000),
+        ("p1dt2h", 93_600_000),
+        ("PT0,5S", 500),
+        ("PT1.S", 1_000),
+        ("PT+3H", 10_800_000),
+        ("+PT3H", 10_800_000),
+        ("-PT-1H", 3_600_000),
+        ("PT1H-30M", 1_800_000),
+        ("P-1DT24H", 0),
+        ("PT1S-0.5S", None),
+        ("PT1M-0.5S", 59_500),
+        ("-PT0S", 0),
+        ("PT-0.001S", None),
+        ("PT-3H", None),
+        ("P", None),
+        ("PT", None),
+        ("P1DT", None),
+        ("P1D1H", None),
+        ("PT.5S", None),
+        ("PT3.5H", None),
+        ("P1W", None),
+        ("PT\u0663H", None),
+        ("PT0.1234567890S", None),
+        ("PT9223372036854775807S", 9_223_372_036_854_775_807_000),
+        ("PT9223372036854775808S", None),
+        ("P106751991167301D", None),
+        (f"PT{'9' * 5_000}H", None),
+    ],
+)
+def test_durations_have_the_format_of_java(duration: str, expected_ms: int | None) -> None:
+    assert by_duration_ms(f"by_duration:{duration}") == expected_ms
+
+
+@pytest.mark.parametrize("reset", ["EARLIEST", "BY_DURATION:PT1H", "by_duration", "by_duration: PT1H", "none"])
+def test_invalid_reset_of_a_share_group_is_rejected(reset: str) -> None:
+    with pytest.raises(KafkaError, match=r"auto\.offset\.reset"):
+        check_all({"share.auto.offset.reset": reset}, Config.build({}))
