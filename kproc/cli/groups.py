@@ -31,7 +31,13 @@ from kproc.cli.group_description import (
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.rights import groups_without_right
-from kproc.cli.share_group import SHARE, describe_share_group, print_share_group, start_offsets
+from kproc.cli.share_group import (
+    SHARE,
+    describe_share_group,
+    print_share_group,
+    start_offsets,
+    total_lag,
+)
 from kproc.cli.share_records import dead_letters, records_in_flight
 from kproc.cli.streams_group import STREAMS, print_missing_topics, print_streams_members
 from kproc.cli.tables import print_table
@@ -64,6 +70,8 @@ def describe(
     groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
 ) -> None:
     """Show members, committed offsets and lag of groups.
+
+    A dash as LAG means that nothing was committed, or that the end is unknown.
 
     A group of the consumer protocol also has epochs, and a row for each member. A member whose epoch is behind the
     assignment epoch has not finished the rebalance. OWNS and TARGET are numbers of partitions: those that the member
@@ -151,7 +159,7 @@ def _facts(group: dict[str, Any]) -> Iterator[str]:
         yield f"assignment epoch {group['assignment_epoch']}"
     yield f"assignor {group['assignor'] or '-'}"
     yield f"members {len(group['members'])}"
-    yield f"lag {group['lag']}"
+    yield f"lag {'-' if group['lag'] is None else group['lag']}"
 
 
 def _print_members(members: list[dict[str, Any]]) -> None:
@@ -373,7 +381,7 @@ def _with_lag(
         "group": name,
         **{figure: described[figure] for figure in figures},
         **({"missing_topics": described["missing_topics"]} if "missing_topics" in described else {}),
-        "lag": sum(row["lag"] or 0 for row in rows),
+        "lag": total_lag(rows),
         "members": [member_as_json(member) for member in described["members"]],
         "partitions": rows,
     }

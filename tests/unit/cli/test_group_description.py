@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -116,13 +117,21 @@ def test_describe_shows_members_and_waits_of_a_consumer_group(capsys: pytest.Cap
     facts, *lines = capsys.readouterr().out.splitlines()
     assert facts == (
         "group g  type consumer  state Reconciling  group epoch 4  assignment epoch 3  assignor uniform  members 2"
-        "  lag 0"
+        "  lag -"
     )
     assert [line.split() for line in lines[-3:-1]] == [
         ["a", "3", "1", "2", "t,/t.*/", "consumer", "c", "/h", "-"],
         ["b", "away", "1", "0", "t,/t.*/", "consumer", "c", "/h", "-"],
     ]
     assert lines[-1] == "a waits for b (static, away) to give up t-1"
+
+
+def test_describe_without_commits_has_unknown_lag_as_list_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """The topic has 9 records, and the group has committed nothing: it did not read all of them."""
+    groups.describe(["g"], "here", Format.JSON)
+    (group,) = json.loads(capsys.readouterr().out)
+    assert group["lag"] is None
+    assert {row["lag"] for row in group["partitions"]} == {None}
 
 
 def test_describe_reports_the_error_of_a_consumer_group(monkeypatch: pytest.MonkeyPatch) -> None:
