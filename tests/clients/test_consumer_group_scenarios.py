@@ -289,3 +289,31 @@ def test_group_changes_its_protocol_while_records_flow(
         assert classic in scene.members
         scene.finish_producing()
         scene.wait_delivered()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["kafka-python", "aiokafka"])
+def test_classic_libraries_stay_while_group_changes_protocol(
+    new_scene: Callable[..., GroupScene], library: str
+) -> None:
+    """Members of libraries without the consumer protocol leave, join and die beside one that has it."""
+    with new_scene(protocol="classic") as scene:
+        leaves, stays = scene.start(library, library)
+        scene.settle()
+        (consumer,) = scene.start("confluent", protocol="consumer")
+        scene.settle()
+        assert group_type(scene).lower() == "consumer"
+        scene.close(leaves)
+        scene.settle()
+        (dies,) = scene.start(library)
+        scene.settle()
+        scene.close(consumer)
+        scene.settle()
+        assert group_type(scene).lower() == "classic"
+        scene.start("confluent", protocol="consumer")
+        scene.settle()
+        scene.kill(dies)
+        scene.settle()
+        assert stays in scene.members
+        scene.finish_producing()
+        scene.wait_delivered()
