@@ -55,6 +55,7 @@ class SharePartition:
         "is_start_new",
         "key",
         "leader_epoch",
+        "log_end",
         "name",
         "records",
         "settings",
@@ -65,7 +66,13 @@ class SharePartition:
     )
 
     def __init__(
-        self, key: SharePartitionKey, topic: str, leader_epoch: int, settings: ShareSettings, now_ms: int
+        self,
+        key: SharePartitionKey,
+        topic: str,
+        leader_epoch: int,
+        settings: ShareSettings,
+        log_end: int,
+        now_ms: int,
     ) -> None:
         self.key = key
         # Watches of all ShareFetches share these keys, because each can have thousands of them.
@@ -74,6 +81,9 @@ class SharePartition:
         self.name = state_key(*key)
         self.leader_epoch = leader_epoch
         self.settings = settings
+        # The end of the log before the state is read. While the read waits for the share coordinator, new records can
+        # get the offsets of lost ones, so that the loss does not show any more.
+        self.log_end = log_end
         self.state_epoch = 0
         self.records: InFlightRecords | None = None
         self.error: KafkaError | None = None  # The error of a failed read of its state.
@@ -182,7 +192,8 @@ class SharePartition:
     @property
     def is_idle(self) -> bool:
         """True if the share partition can be removed from memory, because no record is acquired and no change waits."""
-        return not (self._queued or self._in_flight) and (self.records is None or self.records.is_idle)
+        has_work = self._queued or self._in_flight or self._replaces_state
+        return not has_work and (self.records is None or self.records.is_idle)
 
     @property
     def has_write(self) -> bool:
@@ -193,8 +204,8 @@ class SharePartition:
         """Return a write of all queued changes. From now on they are in flight."""
         assert self.records is not None
         if self._replaces_state:
-            # Otherwise the share coordinator would keep the start offset and the states of lost records. A later load
-            # would take them for those of the new records at these offsets, and skip these.
+            # Otherwise the share coordinator would keep the start offset and the states of lost records. After a later
+            # load, the new records at these offsets would have these states, and would not be delivered.
             self._in_flight = [_Pending([], lambda _error: None)]
             return WriteState(self.state_epoch, self.leader_epoch, *self.records.to_replace(), replaces=True)
         # A new start offset is written even if no record has changed. The empty change represents it.

@@ -42,8 +42,9 @@ logger = logging.getLogger(__name__)
 
 # A share partition that nobody has used for this time (ms) is removed from memory. The share coordinator has its state.
 IDLE_MS: Final = 5 * 60_000
-# If a state could not be read, requests get the error for this time (ms). Then the state is read again. Locks that
-# ended during a failed write are released after this time: at once, the release would fail in every duty cycle.
+# If a state could not be read, or its start offset could not be written, requests get the error for this time (ms).
+# Then the read or the write is repeated. Locks that ended during a failed write are released after this time: at once,
+# the release would fail in every duty cycle.
 _FAILED_MS: Final = 1_000
 # Limits of one Handler. A run is a range of records with one state, and takes about 200 bytes.
 PARTITIONS_MAX: Final = 10_000
@@ -131,7 +132,7 @@ class SharePartitions:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
             )
         if partition is None:
-            partition = self._add(key, topic.name, image, settings)
+            partition = self._add(key, topic.name, image, settings, owned.log.state.end_offset)
         elif partition.settings is not settings:
             partition.apply_settings(settings)
         partition.leader_epoch = image.leader_epoch
@@ -163,7 +164,7 @@ class SharePartitions:
         self._arm()
 
     def _add(
-        self, key: SharePartitionKey, topic: str, image: PartitionImage, settings: ShareSettings
+        self, key: SharePartitionKey, topic: str, image: PartitionImage, settings: ShareSettings, log_end: int
     ) -> SharePartition:
         if len(self._by_key) >= PARTITIONS_MAX and not self._drop_idle():
             raise KafkaError(
@@ -171,7 +172,7 @@ class SharePartitions:
                 f"the Handler of this partition has {PARTITIONS_MAX} share partitions in use, its limit; "
                 "try again later",
             )
-        partition = SharePartition(key, topic, image.leader_epoch, settings, self.now_ms())
+        partition = SharePartition(key, topic, image.leader_epoch, settings, log_end, self.now_ms())
         self._by_key[key] = partition
         self._deadlines.bring_forward(partition, partition.used_ms + IDLE_MS)
         on_read = partial(self._on_read, self._services.clock.now_ns() + RETRIES_NS)
@@ -313,7 +314,9 @@ class SharePartitions:
         assert image is not None, "a deleted topic drops its share partitions"
         try:
             log = self._services.owner.partitions.get(partition.topic, image).log.state
-            letters = partition.load(state, first_offset, log.start_offset, log.end_offset)
+            # A start offset that was chosen now can be behind the records that were written during the read.
+            end = log.end_offset if state.start_offset == NO_OFFSET else partition.log_end
+            letters = partition.load(state, first_offset, log.start_offset, end)
         except (KafkaError, Corrupt, OSError, ValueError) as error:
             # A ValueError means that the state has a record state that only a newer Kafka or a tool can have written.
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
@@ -351,6 +354,7 @@ class SharePartitions:
         # Without a stored start offset a successor could choose a later one, and records in between would be
         # skipped. So no member may acquire records yet.
         elif partition.is_start_new:
+            partition.fail_write(_coordinator_error(outcome))
             self._fail(partition, _coordinator_error(outcome))
         else:
             logger.warning(
@@ -395,7 +399,11 @@ class SharePartitions:
         now_ms = self.now_ms()
         for partition in self._deadlines.pop_due(now_ms, PARTITIONS_AT_ONCE):
             self.counters.expired += partition.expire(now_ms)
-            if partition.error is not None or self._is_unused(partition, now_ms):
+            if partition.error is not None and partition.has_write:
+                # Its start offset could not be written. Write it again: after a new read of the state, records that
+                # were written meanwhile would hide that the log has lost records.
+                partition.error = None
+            elif partition.error is not None or self._is_unused(partition, now_ms):
                 self._drop(partition)
                 continue
             # A share partition that only a watch or unfinished work keeps in memory is checked again after IDLE_MS / 2.

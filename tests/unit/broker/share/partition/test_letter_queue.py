@@ -22,7 +22,7 @@ LARGE = 1 << 20
 @pytest.fixture
 def part() -> SharePartition:
     settings = share_settings({}, Config.build({}), allows_dead_letters=True)
-    return SharePartition(SharePartitionKey("g", TOPIC_ID, 3), "t", 0, settings, 0)
+    return SharePartition(SharePartitionKey("g", TOPIC_ID, 3), "t", 0, settings, 0, 0)
 
 
 def rejected(first: int, last: int) -> DeadLetters:

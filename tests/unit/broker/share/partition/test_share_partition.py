@@ -115,6 +115,25 @@ def test_new_records_at_lost_offsets_survive_a_reload(
     assert owner.offsets(ANN) == [(3, 3, 3)]
 
 
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_appends_do_not_hide_lost_records(owner: ShareOwner, error: ErrorCode) -> None:
+    """Records are written while the state is read, and after the write that replaces the state has failed."""
+    owner.produce(2)
+    owner.states.states[state_key("g", owner.topic_id, 0)] = PersistedState(0, 0, 9, 0, ())
+    owner.states.holds = True
+    owner.load(ANN)
+    owner.produce(5)
+    owner.states.holds = False
+    owner.states.errors = [0, int(error)]
+    owner.states.release()
+    owner.rig.settle()
+    owner.produce(5)
+    owner.rig.advance_ms(1_100)
+    owner.rig.settle()
+    assert owner.offsets(ANN) == [(2, 11, 1)]
+    assert [write.replaces for write in owner.states.writes][:1] == [True]
+
+
 def test_read_error_is_answered_and_read_again_later(owner: ShareOwner) -> None:
     owner.produce(1)
     owner.states.errors = [int(ErrorCode.UNKNOWN_SERVER_ERROR)]
