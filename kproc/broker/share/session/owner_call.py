@@ -35,7 +35,14 @@ def release_at(services: Services, session: ShareSession, owner: int) -> None:
 
 
 def release_session(services: Services, session: ShareSession) -> None:
-    """Release the records that an ended session holds, at each owner that it has called."""
+    """Release the records that an ended session holds, at each owner that it has called.
+
+    If acknowledgements of the session are not sent yet, their end releases the records (acknowledge.py).
+    """
+    # An owner rejects the acknowledgement of a released record, and delivers the record again.
+    session.is_release_due = session.unsent_count > 0
+    if session.is_release_due:
+        return
     owners, session.owners = session.owners, set()
     for owner in owners:
         release_at(services, session, owner)

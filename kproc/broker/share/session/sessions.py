@@ -45,7 +45,17 @@ class SessionPartition(msgspec.Struct, gc=False, eq=False, kw_only=True):
 class ShareSession:
     """A member's partitions, the epoch of its next request, and the owners that may hold records for it."""
 
-    __slots__ = ("connection_id", "epoch", "holder", "is_closed", "lock_ms", "owners", "targets")
+    __slots__ = (
+        "connection_id",
+        "epoch",
+        "holder",
+        "is_closed",
+        "is_release_due",
+        "lock_ms",
+        "owners",
+        "targets",
+        "unsent_count",
+    )
 
     def __init__(self, holder: ShareHolder, connection_id: int, keys: Iterable[ShareKey]) -> None:
         self.holder = holder
@@ -54,6 +64,10 @@ class ShareSession:
         # session holds there.
         self.owners: set[int] = set()
         self.is_closed = False
+        # Number of requests with acknowledgements that are sent to owners in a later duty cycle. If the session ends
+        # before, its records are released after them.
+        self.unsent_count = 0
+        self.is_release_due = False
         # The duration of a lock (ms), from the last reply of an owner.
         self.lock_ms = 0
         self.start(keys)

@@ -177,7 +177,7 @@ class ShareFetch:
         self._denied = denied_topics(context, Operation.READ, names)
 
     def start(self) -> None:
-        """Send the acknowledgements first, so that owners handle them before they acquire."""
+        """Send acknowledgements first, so that owners handle them before they acquire, unless there are very many."""
         self._left = 1
         if has_acknowledgements(self._request["topics"]):
             self._left += 1

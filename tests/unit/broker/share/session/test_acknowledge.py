@@ -24,6 +24,8 @@ def joined(batches: Batches) -> Batches:
         ([(0, 0, [ACCEPT]), (1, 1, [RELEASE])], [(0, 1, [ACCEPT, RELEASE])]),
         ([(0, 1, [ACCEPT]), (2, 3, [REJECT, 0])], [(0, 3, [ACCEPT, ACCEPT, REJECT, 0])]),
         ([(0, 0, [ACCEPT]), (2, 2, [ACCEPT])], [(0, 0, [ACCEPT]), (2, 2, [ACCEPT])]),
+        ([(0, 19, [ACCEPT]), (20, 20, [REJECT])], [(0, 20, [ACCEPT] * 20 + [REJECT])]),
+        ([(0, 20, [ACCEPT]), (21, 21, [REJECT])], [(0, 20, [ACCEPT]), (21, 21, [REJECT])]),
         # A repetition of the type for each offset would take much memory.
         (
             [(0, 0, [ACCEPT]), (1, 2**62, [RELEASE]), (2**62 + 1, 2**62 + 1, [ACCEPT])],

@@ -381,6 +381,29 @@ def test_many_acknowledgements_reach_an_owner_in_several_calls(
     assert [len(parts) for parts in sent] == [1, 2, 1]
 
 
+@pytest.mark.parametrize("event", ["disconnect", "leave"])
+def test_session_that_ends_sends_all_acknowledgements_first(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """The owner would reject acknowledgements of released records."""
+    monkeypatch.setattr(acknowledge, "_COST_AT_ONCE", 20)
+    scene.topic_id = scene.rig.create_topic("wide", partitions=12)
+    at_zero = [index for index in range(12) if scene.rig.owner("wide", index) == 0]
+    scene.fetch(*at_zero)
+    scene.owners.ack_errors = {(scene.topic_id, index): (0, "") for index in at_zero}
+    scene.owners.names()
+    batches = {index: [(0, 0, [ACCEPT])] for index in at_zero}
+    request = share_acknowledge(scene.topic_id, batches, epoch=1)
+    scene.rig.processors[0].send(ACKNOWLEDGE, 2, request, connection=1)
+    if event == "disconnect":
+        scene.rig.processors[0].disconnect(1)
+    else:
+        scene.rig.run_cycle(scene.rig.handler(0))
+        scene.rig.handler(0).begin_leave()
+    scene.rig.settle()
+    assert [name for _, name in scene.owners.names()] == ["acknowledge"] * len(at_zero) + ["release"]
+
+
 def test_partition_with_too_many_ranges_is_rejected_alone(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
