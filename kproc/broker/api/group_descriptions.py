@@ -131,7 +131,7 @@ def read_description(
     read: Callable[[], D | None],
     on_outcome: OnOutcome[GroupDescription[D]],
 ) -> None:
-    """Read the description of a group at its coordinator, with all of it durable.
+    """Read the description of a group at its coordinator. The answer waits until all records of the group are synced.
 
     `read` returns None if no group of `group_type` has the id.
     """

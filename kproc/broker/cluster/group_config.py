@@ -90,7 +90,7 @@ _NUMBER: Final = "([-+]?[0-9]{1,19})"
 _BY_DURATION: Final = re.compile(
     rf"by_duration:([-+]?)P(?=.)(?:{_NUMBER}D)?"
     rf"(?:T(?=.)(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}(?:[.,]([0-9]{{0,9}}))?S)?)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _PART_SECONDS: Final = (86_400, 3_600, 60, 1)
 _SECONDS_MAX: Final = 2**63 - 1

@@ -9,7 +9,6 @@ entry in the heap stays where it was. `pop_due` finds it, compares it with the m
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
@@ -88,9 +87,7 @@ class MemberDeadlines(Generic[M]):
         """Discard the deadline of the target assignment, because it is computed now."""
         self._deadlines.discard(_ASSIGNMENT)
 
-    def pop_due(
-        self, members: Mapping[str, M], now_ms: int, limit: int = sys.maxsize
-    ) -> tuple[list[M], bool]:
+    def pop_due(self, members: Mapping[str, M], now_ms: int, limit: int) -> tuple[list[M], bool]:
         """Return (members whose session or rebalance timeout is over, True if the target assignment is due).
 
         limit: the largest number of deadlines that this call examines.

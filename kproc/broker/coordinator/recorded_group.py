@@ -75,10 +75,7 @@ class RecordedGroup(Generic[S, M, E]):
     protocol_type: ClassVar[str]
     codec: ClassVar[RecordCodec[Any, Any]]
     can_expire: ClassVar[bool] = True  # True if GroupRemoval.sweep deletes an empty group without offsets.
-    # Limit of the deadlines that one tick examines, and so of the members that it removes.
-    expired_at_once: ClassVar[int] = REMOVED_AT_ONCE
-    # False if a tick computes a target only at its own deadline. After a tick that only removes members, the next
-    # heartbeat then computes it.
+    # False if a tick that only removes members computes no target, but leaves that to the next heartbeat.
     assigns_at_every_tick: ClassVar[bool] = True
 
     __slots__ = ("_deadlines", "_environment", "computation", "state")
@@ -139,7 +136,7 @@ class RecordedGroup(Generic[S, M, E]):
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout is over, and compute a delayed assignment."""
-        expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, self.expired_at_once)
+        expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
                 logger.info(
@@ -213,7 +210,7 @@ class RecordedGroup(Generic[S, M, E]):
         return ErrorCode.NONE if epoch == member.state.epoch else self._wrong_epoch_code(member)
 
     def _wrong_epoch_code(self, _member: M) -> ErrorCode:
-        """Return the error for a request with offsets that has not the member's epoch."""
+        """Return the error for an OffsetFetch whose epoch is not the member's."""
         return ErrorCode.STALE_MEMBER_EPOCH
 
     def record_keys(self) -> list[bytes]:
@@ -221,7 +218,7 @@ class RecordedGroup(Generic[S, M, E]):
         return [self.codec.encode(key, None)[0] for key in self.state.record_keys()]
 
     def release_memory(self) -> None:
-        """Stop to count the group and its members, because it is removed or its coordinator resigns.
+        """Remove the group and its members from the memory count, because the group or its coordinator ends here.
 
         Do not wait until a garbage collection finds the group, because its next coordinator may be loaded before.
         """

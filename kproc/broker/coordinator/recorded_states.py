@@ -70,7 +70,7 @@ class RecordedState(Generic[M, T]):
     def apply(self, key: RecordKey, value: Any) -> None:
         """Apply one record of this group that is in the log.
 
-        value: None for a tombstone of a member's record, or of another one that a living group deletes.
+        value: None for a tombstone.
         """
         raise NotImplementedError
 

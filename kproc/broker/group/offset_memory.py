@@ -44,7 +44,7 @@ class OffsetMemory:
         self._counted.add(GROUP_BYTES + bytes_of_texts(group_id))
 
     def remove_group(self, group_id: str) -> None:
-        """Stop to count a group that has lost its last offset."""
+        """Remove a group that has lost its last offset from the memory count."""
         self._counted.add(-GROUP_BYTES - bytes_of_texts(group_id))
 
     def release(self) -> None:

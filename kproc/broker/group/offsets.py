@@ -205,7 +205,7 @@ class GroupOffsets:
         return count
 
     def release_memory(self) -> None:
-        """Stop to count these offsets, because the coordinator resigns. They can be freed after the next is loaded."""
+        """Remove these offsets from the memory count, because the coordinator resigns. They can be freed much later."""
         self._memory.release()
 
     def discard_group(self) -> bool:

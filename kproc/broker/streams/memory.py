@@ -49,7 +49,7 @@ class StreamsMemory:
             self._count_member(member)
 
     def release(self, members: Iterable[StreamsGroupMember]) -> None:
-        """Stop to count the group and its members."""
+        """Remove the group and its members from the memory count."""
         self._group = self._topology = None
         for member in members:
             member.held = None

@@ -133,7 +133,7 @@ class ClassicState:
             self._memory = self.environment.member_memory.hold_group(self.group_id)
 
     def release_memory(self) -> None:
-        """Stop to count the group, because it is removed."""
+        """Remove the group from the memory count."""
         self._memory = self._held_topics = None
 
     def enter(self, state: GroupState) -> None:

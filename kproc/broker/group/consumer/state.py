@@ -212,7 +212,7 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
                 self.instance_ids[metadata.instance_id] = member.member_id
 
     def release_memory(self) -> None:
-        """Stop to count the group and its members."""
+        """Remove the group and its members from the memory count."""
         self._group_memory = None
         self._expression_memory.resize(0)
         for member in self.members.values():

@@ -15,7 +15,6 @@ stored_states.py has them initialized.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +65,6 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     protocol_type = GROUP_TYPE
     codec = SHARE_RECORDS
     can_expire = False  # False, because its start offsets must survive a time without members.
-    expired_at_once = sys.maxsize
 
     __slots__ = ("_checked", "initialize_after_ms")
 

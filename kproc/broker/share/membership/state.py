@@ -152,7 +152,7 @@ class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
             self._name_users.update(names)
 
     def release_memory(self) -> None:
-        """Stop to count the group and its members."""
+        """Remove the group and its members from the memory count."""
         self._group_memory = None
         for member in self.members.values():
             member.held = None

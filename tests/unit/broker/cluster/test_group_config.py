@@ -49,6 +49,7 @@ def test_described_group_has_the_brokers_value() -> None:
         ("PT1H30M", 5_400_000),
         ("p1dt2h", 93_600_000),
         ("PT0,5S", 500),
+        ("PT1\u017f", None),  # The long s, whose capital letter is S.
         ("PT1.S", 1_000),
         ("PT+3H", 10_800_000),
         ("+PT3H", 10_800_000),

@@ -6,8 +6,7 @@ import pytest
 
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS
 from kproc.broker.coordinator.recorded_group import TargetProgress
-from kproc.broker.group.consumer.records import CONSUMER_RECORDS
-from tests.support.consumer_groups import GroupRig, HonestMember, settle
+from tests.support.consumer_groups import GroupRig, HonestMember
 
 INTERVAL_MS = 5_000
 
@@ -26,8 +25,8 @@ def test_update_target_waits_for_the_interval(rig: GroupRig) -> None:
     HonestMember(rig, "b").heartbeat()
     assert rig.group.update_target(rig.now_ms) is TargetProgress.DELAYED
     rig.advance(INTERVAL_MS)
-    assert rig.group.update_target(rig.now_ms) is TargetProgress.UP_TO_DATE
     assert rig.group.state.target_epoch.epoch == rig.group.state.epoch.epoch
+    assert rig.group.update_target(rig.now_ms) is TargetProgress.UP_TO_DATE
 
 
 def test_tick_removes_expired_members_again_after_a_failed_write(
@@ -43,13 +42,6 @@ def test_tick_removes_expired_members_again_after_a_failed_write(
     rig.advance(TRY_AGAIN_MS)
     assert (rig.group.member_count, rig.group.is_empty) == (0, True)
     assert rig.group.next_deadline_ms() is None
-
-
-def test_record_keys_are_those_of_all_records_in_the_log(rig: GroupRig) -> None:
-    members = [HonestMember(rig, name) for name in ("a", "b")]
-    settle(members)
-    assert set(rig.group.record_keys()) == {key for key, _value in rig.log}
-    assert all(CONSUMER_RECORDS.has(key) for key in rig.group.record_keys())
 
 
 def test_offsets_of_subscribed_topics_do_not_expire(rig: GroupRig) -> None:
