@@ -45,6 +45,7 @@ class MemoryLog:
         self.unsynced: list[Write] = []
         self.error = 0
         self.records_left: int | None = None  # The number of records after which an append fails.
+        self.writes_left: int | None = None  # The number of writes with records after which all others fail.
 
     def write(self, write: Write) -> None:
         self.waiting.append(write)
@@ -55,9 +56,11 @@ class MemoryLog:
     def flush(self) -> None:
         writes, self.waiting = self.waiting, []
         for write in writes:
-            if self.error:
-                write.on_done(self.error)
+            if self.error or (self.writes_left == 0 and write.records):
+                write.on_done(self.error or ErrorCode.KAFKA_STORAGE_ERROR)
                 continue
+            if self.writes_left is not None and write.records:
+                self.writes_left -= 1
             first = self.end_offset
             records = write.records[: self.records_left]
             for key, value in records:

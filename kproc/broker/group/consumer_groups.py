@@ -100,9 +100,9 @@ class ConsumerGroups:
             self._append_to_group,
             lambda members: can_downgrade(members, config),
         )
-        # Empty classic groups that a joining member replaces by a consumer group. They come back if its heartbeat is
-        # rejected.
-        self._replaced: dict[str, Group] = {}
+        # Classic groups that a joining member replaces by a consumer group, and the records of their members in that
+        # group. They come back if its heartbeat is rejected.
+        self._replaced: dict[str, tuple[ClassicGroup, list[ConsumerRecord]]] = {}
         self._member_memory = cluster.member_memory
         self.records = RecordedGroups(CONSUMER_RECORDS, GroupEpoch, self._make_state, self.add)
 
@@ -137,11 +137,14 @@ class ConsumerGroups:
             if request.member_epoch == LEAVE_EPOCH:
                 self.maybe_downgrade(group)
         except KafkaError as error:
-            # The joining member was rejected. Restore the empty classic group that its consumer group has replaced.
-            if (replaced := self._replaced.pop(group_id, None)) is not None:
-                self._groups[group_id] = replaced
+            # The joining member was rejected. Restore the classic group that its consumer group has replaced.
+            replaced, rejected = self._replaced.pop(group_id, None), self.find(group_id)
+            if replaced is not None and rejected is not None:
+                rejected.release_memory()
+                classic, _records = replaced
+                self._groups[group_id] = classic
                 # A group without a record stays in the table with a limit.
-                if replaced.generation:
+                if classic.generation:
                     self._unwritten.pop(group_id, None)
             return ConsumerHeartbeatResult(error_code=error.code, error_message=error.message)
         return result
@@ -166,7 +169,7 @@ class ConsumerGroups:
         if isinstance(group, ClassicGroup) and not group.is_empty:
             return self._upgrade(group, request)
         if isinstance(group, ClassicGroup):
-            self._replaced[group_id] = group
+            self._replaced[group_id] = group, []
         self._unwritten[group_id] = None
         return self.add(self._make_state(group_id))
 
@@ -216,7 +219,10 @@ class ConsumerGroups:
     # -- conversions -------------------------------------------------------------------------------------------
 
     def _upgrade(self, group: ClassicGroup, request: ConsumerHeartbeat) -> ConsumerGroup:
-        """Convert a classic group with members, because a member of the consumer protocol joins it."""
+        """Replace a classic group with members in memory, because a member of the consumer protocol joins it.
+
+        The first records of that member convert the group in the log. So a member that is rejected changes nothing.
+        """
         check_upgrade(group, self._config)
         group_id, roster = group.group_id, group.roster
         # Reject the joining member before the conversion if the group is full.
@@ -228,15 +234,10 @@ class ConsumerGroups:
             *(value.content for _key, value in records if isinstance(value, MemberMetadata)),
         )
         state = self._make_state(group_id)
-        encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
-        encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
-        # Record 0 of the append deletes the classic group, so number N is `records[N - 1]`.
-        self._append_conversion(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
-        consumer_group = self.add(state)
-        group.dissolve()
-        consumer_group.start_sessions(self._timing.now_ms())
-        logger.info("group %s: became a consumer group at epoch %d", group_id, state.epoch.epoch)
-        return consumer_group
+        for record in records:
+            state.apply(*record)
+        self._replaced[group_id] = group, records
+        return self.add(state)
 
     def maybe_downgrade(
         self, group: ConsumerGroup, *, generation: int | None = None, rebalances: bool = True
@@ -292,18 +293,43 @@ class ConsumerGroups:
     def _append_to_group(self, group: ConsumerGroup, records: Sequence[ConsumerRecord]) -> None:
         """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
         self._unwritten.pop(group.group_id, None)
-        encoded = [CONSUMER_RECORDS.encode(*record) for record in records]
         replaced = self._replaced.get(group.group_id)
-        if replaced is None or replaced.is_unwritten:
+        if replaced is None:
+            encoded = [CONSUMER_RECORDS.encode(*record) for record in records]
             self._append(encoded, lambda number: group.state.apply(*records[number]))
         else:
-            # Record 0 of the append deletes the classic group, so number N is `records[N - 1]`.
-            encoded.insert(0, (encode_group_key(group.group_id), None))
-            self._append_conversion(
-                encoded, lambda number: group.state.apply(*records[number - 1]) if number else None
-            )
-        self._replaced.pop(group.group_id, None)
+            self._append_upgrade(group, *replaced, records)
         self.records.count_rebalances(records)
+
+    def _append_upgrade(
+        self,
+        group: ConsumerGroup,
+        classic: ClassicGroup,
+        members: Sequence[ConsumerRecord],
+        records: Sequence[ConsumerRecord],
+    ) -> None:
+        """Append the records that convert a classic group, then the first ones of the member that joins it.
+
+        members: the records of the classic members, which the group's state has already. Raises as
+        `_append_conversion`.
+        """
+        encoded: list[KeyAndValue] = []
+        if not classic.is_unwritten:
+            encoded.append((encode_group_key(group.group_id), None))
+        encoded += [CONSUMER_RECORDS.encode(*record) for record in members]
+        first = len(encoded)
+        encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
+
+        def apply(number: int) -> None:
+            if number >= first:
+                group.state.apply(*records[number - first])
+
+        self._append_conversion(encoded, apply)
+        del self._replaced[group.group_id]
+        classic.dissolve()
+        group.start_sessions(self._timing.now_ms())
+        if members:
+            logger.info("group %s: became a consumer group at epoch %d", group.group_id, classic.generation)
 
     def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
         """Append the records that convert a group. Raises KafkaError if none of them is in the log.

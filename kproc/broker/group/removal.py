@@ -86,6 +86,9 @@ class GroupRemoval:
         """Delete a group with all its offsets by one write."""
         keys = self._offsets.keys_of(group_id)
         self.remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
+        # Otherwise a heartbeat in the same duty cycle would still find the group. Its member would join a group that is
+        # then deleted.
+        self._log.flush()
 
     def delete_in_steps(self, group_id: str, pop_on_done: Callable[[], OnCode]) -> Work:
         """Delete a group with many offsets by several writes. The last of them deletes the group itself.

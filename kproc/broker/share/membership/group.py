@@ -1,12 +1,12 @@
 """ShareGroup: one share group, with the rules of Kafka 4's GroupMetadataManager (KIP-932).
 
-The group has no I/O, no clock and no thread. A heartbeat runs up to four steps, and each of them appends records and
+The group has no I/O, no clock and no thread. A heartbeat runs up to three steps, and each of them appends records and
 applies them (state.py) before the next one begins:
 
-1. the member: joins or changes its subscription (record 10)
-2. the group's epoch rises, if members, subscriptions, topics or initialized partitions have changed (11)
-3. the target assignment is computed for the group's epoch (13, 12)
-4. the member gets its target at once, because members do not wait for each other (14)
+1. the member joins or changes its subscription (record 10), and the group's epoch rises, if members, subscriptions,
+   topics or initialized partitions have changed (11)
+2. the target assignment is computed for the group's epoch (13, 12)
+3. the member gets its target at once, because members do not wait for each other (14)
 
 After a crash between two steps the next heartbeat runs the missing ones, so the records need not be one batch. The
 response is sent when all records are synced. Only partitions whose state the share coordinator has are assigned;
@@ -88,12 +88,11 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
             return ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         known = self._admit(request)
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
-        has_changed = self._update_member(request, None if known is None else known.subscription)
+        self._update_member(request, None if known is None else known.subscription)
         member = self.state.members[request.member_id]
         # Start the session before the next steps, which can fail. A member without a session would stay in the group
         # for ever if its client never returned.
         self.renew_session(member, now_ms)
-        self._update_epoch(has_changed)
         self.update_target(now_ms)
         self._reconcile(member)
         is_full = request.member_epoch == JOIN_EPOCH or request.topic_names is not None
@@ -131,10 +130,10 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
             _check_epoch(member.state, request.member_epoch)
         return member
 
-    # -- step 1: the member ------------------------------------------------------------------------------------
+    # -- step 1: the member and the group's epoch ----------------------------------------------------------------
 
-    def _update_member(self, request: ShareHeartbeat, known: ShareSubscription | None) -> bool:
-        """Record the subscription of a member. Return True if the group's epoch must rise because of the change.
+    def _update_member(self, request: ShareHeartbeat, known: ShareSubscription | None) -> None:
+        """Record the subscription of a member, and the group's next epoch if the change needs a new assignment.
 
         known: the member's subscription before this request, None for a new member.
         """
@@ -148,39 +147,58 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
             client_host=request.client_host,
             topic_names=names,
         )
+        records: list[ShareRecord] = []
+        member = self.state.members.get(request.member_id)
         if updated != known:
-            member = self.state.members.get(request.member_id)
             self.state.member_memory.check_room(
                 updated.content,
                 own_bytes=updated.size_without_content(self.group_id, request.member_id),
                 replaced=None if member is None else member.held,
             )
-            self._append([(self._key(ShareRecordType.MEMBER, request.member_id), updated)])
-        return known is None or names != known.topic_names
+            records.append((self._key(ShareRecordType.MEMBER, request.member_id), updated))
+        self._append_with_epoch(
+            records,
+            has_changed=known is None or names != known.topic_names,
+            removed=() if member is None else (member,),
+            added=names,
+        )
 
-    # -- step 2: the epoch of the group ------------------------------------------------------------------------
+    def _append_with_epoch(
+        self,
+        records: Sequence[ShareRecord],
+        *,
+        has_changed: bool,
+        removed: Sequence[ShareMember] = (),
+        added: Sequence[str] = (),
+    ) -> None:
+        """Append records of members and, if it rises, the group's next epoch, all in one batch.
 
-    def _update_epoch(self, has_changed: bool) -> None:
-        """Raise the group's epoch if `has_changed`, or if the topics or the initialized partitions have changed."""
+        The epoch rises if `has_changed`, or if the topics or the initialized partitions have changed. The records end
+        the subscriptions of the members in `removed`, and begin one to the topics in `added`.
+        """
+        # If a crash or a full disk could separate the epoch from the members, no target would be computed for these
+        # members: a new one would get no partitions, and nobody would get those of one that has left.
         topics, state = self._environment.cluster.topics, self.state
         checked = topics.version, state.topics
         if not has_changed and self._checked == checked:
+            self._append(records)
             return
-        metadata_hash = topics.metadata_hash(state.subscribed_names())
+        metadata_hash = topics.metadata_hash(state.subscribed_names(removed, added))
         # If the group's epoch is above that of the target already, a new target is computed anyway.
         is_outdated = state.epoch.epoch <= state.target_epoch.epoch and has_unassigned(state, topics)
         if has_changed or is_outdated or metadata_hash != state.epoch.metadata_hash:
             # As in Kafka 4.4, a new group is at epoch 1, and its first member raises it to 2.
-            self._set_epoch(max(self.state.epoch.epoch, 1) + 1, metadata_hash)
+            records = [*records, self._epoch_record(max(state.epoch.epoch, 1) + 1, metadata_hash)]
+        self._append(records)
         self._checked = checked
 
     def raise_epoch(self, epoch: int) -> None:
         """Raise the group's epoch to `epoch`, because share coordinators reject state epochs below the stored one."""
         metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
-        self._set_epoch(epoch, metadata_hash)
+        self._append([self._epoch_record(epoch, metadata_hash)])
 
-    def _set_epoch(self, epoch: int, metadata_hash: int) -> None:
-        self._append([(self._key(ShareRecordType.GROUP), ShareEpoch(epoch, metadata_hash))])
+    def _epoch_record(self, epoch: int, metadata_hash: int) -> ShareRecord:
+        return self._key(ShareRecordType.GROUP), ShareEpoch(epoch, metadata_hash)
 
     def set_topics(self, topics: ShareTopics) -> None:
         """Write record 15, the topics whose share partitions have, get or lose a state, if it has changed."""
@@ -190,10 +208,10 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     def assign(self, now_ms: int) -> None:
         """Compute the target anew, with a higher group epoch if necessary, after partitions were initialized."""
         if self.state.members:
-            self._update_epoch(has_changed=False)
+            self._append_with_epoch([], has_changed=False)
             self.update_target(now_ms)
 
-    # -- step 3: the target assignment -------------------------------------------------------------------------
+    # -- step 2: the target assignment -------------------------------------------------------------------------
 
     def _compute_target(self, wall_ms: int) -> Work:
         state, topics, epoch = self.state, self._environment.cluster.topics, self.state.epoch.epoch
@@ -216,7 +234,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         records.append((self._key(ShareRecordType.TARGET), target_epoch))
         self._append(records)
 
-    # -- step 4: the partitions of the member ------------------------------------------------------------------
+    # -- step 3: the partitions of the member ------------------------------------------------------------------
 
     def _reconcile(self, member: ShareMember) -> None:
         """Give a member its target.
@@ -240,10 +258,12 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
 
     def remove(self, members: Sequence[ShareMember]) -> None:
         types = (ShareRecordType.MEMBER_STATE, ShareRecordType.MEMBER_TARGET, ShareRecordType.MEMBER)
-        self._append([(self._key(each, member.member_id), None) for member in members for each in types])
+        tombstones: list[ShareRecord] = [
+            (self._key(each, member.member_id), None) for member in members for each in types
+        ]
+        self._append_with_epoch(tombstones, has_changed=True, removed=members)
         for member in members:
             self._deadlines.discard(member.member_id)
-        self._update_epoch(has_changed=True)
         if not self.state.members:
             # Store the target's epoch without a time, so that the interval between assignments does not delay the next
             # member's partitions.

@@ -7,7 +7,7 @@ order, and no tombstones. A replay can therefore meet a member's state before it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -101,9 +101,20 @@ class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
             if member.subscription is None:
                 del self.members[member.member_id]
 
-    def subscribed_names(self) -> frozenset[str]:
-        """Return the names of all topics to which members subscribe. Some of them may not exist."""
-        return frozenset(self._name_users)
+    def subscribed_names(
+        self, removed: Sequence[ShareMember] = (), added: Sequence[str] = ()
+    ) -> frozenset[str]:
+        """Return the names of all topics to which members subscribe. Some of them may not exist.
+
+        The subscriptions of the members in `removed` do not count, but one to the topics in `added` does.
+        """
+        if not removed:
+            return frozenset(self._name_users).union(added)
+        users = self._name_users.copy()
+        for member in removed:
+            if member.subscription is not None:
+                users.subtract(member.subscription.topic_names)
+        return frozenset(name for name, count in users.items() if count > 0).union(added)
 
     def record_keys(self) -> Iterator[RecordKey]:
         for member_id in self.members:

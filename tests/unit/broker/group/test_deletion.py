@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
+from kproc.broker.share.membership.messages import ShareHeartbeat, ShareHeartbeatResult
+from kproc.broker.streams.messages import StreamsHeartbeatResult
+from kproc.broker.streams.topology import Topology
 from kproc.common.errors import ErrorCode
 from tests.support.coordinators import run_steps
 from tests.support.group_coordinator_rig import Rig
@@ -111,3 +117,49 @@ def test_resignation_answers_a_share_deletion_once() -> None:
     run_steps(rig.coordinator)
     rig.run_all()
     assert codes == [ErrorCode.NOT_COORDINATOR]
+
+
+Heartbeat = Callable[
+    [ShareRig, str, int], ConsumerHeartbeatResult | ShareHeartbeatResult | StreamsHeartbeatResult
+]
+
+
+def consumer_heartbeat(rig: ShareRig, member_id: str, epoch: int) -> ConsumerHeartbeatResult:
+    results: list[ConsumerHeartbeatResult] = []
+    request = ConsumerHeartbeat(
+        member_id=member_id, member_epoch=epoch, topic_names=("t",), owned={}, rebalance_timeout_ms=1_000
+    )
+    rig.coordinator.consumer_heartbeat("g", request, results.append)
+    rig.log.sync()
+    return results[0]
+
+
+def share_heartbeat(rig: ShareRig, member_id: str, epoch: int) -> ShareHeartbeatResult:
+    results: list[ShareHeartbeatResult] = []
+    request = ShareHeartbeat(member_id=member_id, member_epoch=epoch, client_id="c", topic_names=("t",))
+    rig.coordinator.share_requests.heartbeat("g", request, results.append)
+    rig.log.sync()
+    return results[0]
+
+
+def streams_heartbeat(rig: ShareRig, member_id: str, epoch: int) -> StreamsHeartbeatResult:
+    return rig.streams_heartbeat(member_id, epoch, topology=Topology(1, ()))
+
+
+@pytest.mark.parametrize("heartbeat", [consumer_heartbeat, share_heartbeat, streams_heartbeat])
+def test_member_joins_in_the_duty_cycle_of_the_deletion(heartbeat: Heartbeat) -> None:
+    """The group that it creates must not be the deleted one, which no later heartbeat would find."""
+    rig = ShareRig()
+    assert heartbeat(rig, "a", 0).error_code == ErrorCode.NONE
+    assert heartbeat(rig, "a", -1).error_code == ErrorCode.NONE
+    codes: list[int] = []
+    rig.coordinator.deletion.delete("g", codes.append)
+    if heartbeat is share_heartbeat:
+        # The share coordinator deletes the states first.
+        rig.log.sync()
+        rig.states.run()
+    joined = heartbeat(rig, "b", 0)
+    assert (codes, joined.error_code) == ([ErrorCode.NONE], ErrorCode.NONE)
+    assert heartbeat(rig, "b", joined.member_epoch).error_code == ErrorCode.NONE
+    rig.make()
+    assert heartbeat(rig, "b", joined.member_epoch).error_code == ErrorCode.NONE

@@ -17,6 +17,7 @@ from tests.support.mixed_groups import (
     beat,
     classic_group,
     consumer,
+    described,
     join,
     join_request,
     leave,
@@ -51,6 +52,20 @@ def test_consumer_member_upgrades_a_working_group(rig: Rig) -> None:
     assert consumer(rig, "n", 2).assignment == {TOPIC_ID: {2, 3}}
     assert beat(rig, rejoined) == ErrorCode.NONE
     assert rig.states() == {"g": "Stable"}
+
+
+def test_join_fails_while_the_empty_consumer_group_stays(rig: Rig) -> None:
+    """Its tombstones cannot be written. A load that found records of both protocols would choose the wrong one."""
+    consumer(rig, "n")
+    consumer(rig, "n", -1)
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    results: list[JoinResult] = []
+    rig.coordinator.join("g", join_request(), results.append)
+    assert [each.error_code for each in results] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    rig.log.error = 0
+    classic = classic_group(rig)
+    rig.make()
+    assert (beat(rig, classic), rig.states()) == (ErrorCode.NONE, {"g": "Stable"})
 
 
 def test_unknown_member_leaves_an_emptied_group_as_it_is(rig: Rig) -> None:
@@ -131,6 +146,30 @@ def test_rejected_first_heartbeat_leaves_the_classic_group(rig: Rig) -> None:
         assert rig.states() == {"g": "Empty"}
         rig.make()
     assert consumer(rig, "n").error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("fails", ["expression", "write"])
+def test_rejected_first_heartbeat_disturbs_no_classic_member(rig: Rig, fails: str) -> None:
+    """A client with a mistake in its expression must not make the members of a working group rebalance."""
+
+    def reject(_expression: str, _client: Any) -> frozenset[str]:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION)
+
+    rig.cluster = replace(rig.cluster, match_topics=reject)
+    rig.make()
+    classic = classic_group(rig)
+    rig.log.writes_left = 1 if fails == "write" else None
+    rejected = consumer(rig, "n", topic_regex="(" if fails == "expression" else None)
+    rig.log.writes_left = None
+    assert (rejected.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION) == (fails == "expression")
+    for _ in range(2):
+        if fails == "expression":
+            assert rig.coordinator.describe("g") is not None
+            assert (beat(rig, classic), rig.states()) == (ErrorCode.NONE, {"g": "Stable"})
+        else:
+            # The only write of the conversion has the new member, too.
+            assert [each.member_id for each in described(rig).members] == [classic.member_id, "n"]
+        rig.make()
 
 
 def test_rejected_heartbeat_leaves_a_group_without_history(rig: Rig) -> None:
@@ -334,7 +373,7 @@ def test_upgrade_appended_in_part_discards_the_coordinator(rig: Rig) -> None:
     """Its log has half a group. The runtime loads the coordinator again after an unexpected exception."""
     classic = classic_group(rig)
     rig.log.records_left = 2
-    with pytest.raises(RuntimeError, match="2 of 6 records"):
+    with pytest.raises(RuntimeError, match="2 of 8 records"):
         consumer(rig, "n")
     rig.log.records_left = None
     rig.make()

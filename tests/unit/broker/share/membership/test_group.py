@@ -100,12 +100,31 @@ def test_group_configs_count_from_the_next_heartbeat() -> None:
 def test_member_without_an_assignment_has_a_session() -> None:
     """The write of its target fails, and it does not return."""
     rig = ShareRig()
-    rig.log.records_left = 1  # The target has two records.
+    rig.log.writes_left = 1  # The second write has the target.
     assert rig.heartbeat("a", 0).error_code == ErrorCode.NOT_COORDINATOR
-    rig.log.records_left = None
+    rig.log.writes_left = None
     assert rig.group().member_count == 1
     rig.pass_ms(45_000)
     assert rig.group().is_empty
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_partitions_are_assigned_after_a_failed_write(count: int) -> None:
+    """The disk is full after some writes of a join and of a leave. Both are repeated when it has space again."""
+    rig = ShareRig({"t": 4})
+    rig.add_member("a")
+    rig.add_member("b")
+    for member_id, epoch, members in (("c", 0, "abc"), ("b", -1, "ac")):
+        rig.log.writes_left = count
+        rig.heartbeat(member_id, epoch)
+        rig.log.writes_left = None
+        rig.heartbeat(member_id, epoch)
+        epochs = {each: rig.group().state.members[each].state.epoch for each in members}
+        for each in members * 2:
+            epochs[each] = rig.heartbeat(each, epochs[each]).member_epoch
+        assigned = [rig.group().state.members[each].state.assigned.get(T, frozenset()) for each in members]
+        assert all(assigned)
+        assert frozenset().union(*assigned) == {0, 1, 2, 3}
 
 
 def test_member_that_leaves_writes_its_tombstones_and_the_epoch() -> None:
