@@ -60,6 +60,7 @@ class MemoryStates:
         self.states: dict[str, InitializeState] = {}
         self.calls: list[Callable[[], None]] = []
         self.error = 0
+        self.errors: dict[str, int] = {}  # Errors of single share partitions.
 
     def functions(self) -> ShareStates:
         def initialize(items: Sequence[tuple[str, InitializeState]], on_codes: OnCodes) -> None:
@@ -71,8 +72,8 @@ class MemoryStates:
         return ShareStates(initialize, delete, self.calls.append)
 
     def _initialize(self, key: str, state: InitializeState) -> int:
-        if self.error:
-            return self.error
+        if self.error or key in self.errors:
+            return self.error or self.errors[key]
         known = self.states.get(key)
         if known is not None and state.keeps_existing:
             return 0

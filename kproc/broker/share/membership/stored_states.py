@@ -178,7 +178,11 @@ class StoredStates:
         topics: Mapping[bytes, NamedPartitions],
         codes: dict[tuple[bytes, int], int],
     ) -> None:
-        """Write record 15 for the states that were initialized, and assign their partitions to members."""
+        """Write record 15 for the states that were initialized, and assign their partitions to members.
+
+        A new topic is written only when all its states are initialized. Otherwise the next attempt would find a known
+        topic, and begin its other partitions at offset 0 instead of where share.auto.offset.reset says.
+        """
         now_ms = self._timing.now_ms()
         first_error = next((code for code in codes.values() if code), 0)
         group.initialize_after_ms = now_ms + _RETRY_MS if first_error else 0
@@ -192,8 +196,14 @@ class StoredStates:
                 group.group_id,
                 ErrorCode(first_error).name,
             )
+        complete = {
+            topic_id: topic
+            for topic_id, topic in topics.items()
+            if topic_id in group.state.topics.initialized
+            or not any(codes[topic_id, each] for each in topic.partitions)
+        }
         try:
-            self.record_initialized(group, topics, codes)
+            self.record_initialized(group, complete, codes)
             group.assign(now_ms)
         except KafkaError as error:
             logger.warning(

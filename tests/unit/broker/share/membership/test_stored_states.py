@@ -36,6 +36,24 @@ def test_initialization_is_repeated_after_an_error() -> None:
     assert rig.heartbeat("a", 2).assignment == ALL
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_repeated_initialization_begins_at_the_same_offset(*, is_known: bool) -> None:
+    """The share coordinator of partition 1 died. The partition of a new topic began at 0, not at `latest`."""
+    rig = ShareRig({"t": 1 if is_known else 2})
+    if is_known:
+        rig.add_member("a")
+        rig.set_topics({"t": 2})
+    rig.states.errors[state_key("g", T, 1)] = ErrorCode.NOT_COORDINATOR
+    epoch = rig.group().state.members["a"].state.epoch if is_known else 0
+    result = rig.heartbeat("a", epoch)
+    rig.states.errors.clear()
+    rig.pass_ms(1_000)
+    for _ in range(2):
+        result = rig.heartbeat("a", result.member_epoch)
+    assert rig.group().state.members["a"].state.assigned == ALL
+    assert rig.states.states[state_key("g", T, 1)].start_offset == (0 if is_known else -1)
+
+
 def test_initialization_goes_on_after_a_crash() -> None:
     rig = ShareRig()
     rig.states.error = ErrorCode.NOT_COORDINATOR
