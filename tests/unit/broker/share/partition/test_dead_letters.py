@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.share.partition import group_settings, letter_queue, original_records
+from kproc.broker.share.partition import dead_letters, group_settings, letter_queue, original_records
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
 from kproc.broker.share.state.messages import PersistedState, RecordState, StateBatch, state_key
 from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX
+from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
@@ -274,6 +275,31 @@ def test_write_is_tried_again_after_the_death_of_an_owner(
     rig.start_handler(1, is_restart=True)
     rig.advance_ms(1_100)
     assert [headers(each)["partition"] for each in letters(owner, index)] == [b"%d" % index]
+
+
+def test_pause_between_attempts_is_not_shortened(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of ACLs completes all parked operations. Five changes in a row lost the letters."""
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    attempts: list[str] = []
+    gather = dead_letters.gather
+
+    def fail(_services: object, operation: str, _parts: object, on_answers: Callable[..., None]) -> None:
+        attempts.append(operation)
+        on_answers([{"error_code": int(ErrorCode.KAFKA_STORAGE_ERROR), "offsets": []}])
+
+    monkeypatch.setattr(dead_letters, "gather", fail)
+    reject(owner, 0, 0)
+    for _ in range(5):
+        owner.services.owner.purgatory.expire_all()
+        owner.rig.settle()
+    assert len(attempts) == 1
+    monkeypatch.setattr(dead_letters, "gather", gather)
+    owner.rig.advance_ms(1_000)
+    assert len(letters(owner)) == 1
+    assert owner.state.start_offset == 1
 
 
 def test_without_a_topic_rejected_records_are_archived(owner: ShareOwner) -> None:
