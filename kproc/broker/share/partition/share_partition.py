@@ -126,6 +126,8 @@ class SharePartition:
 
     def apply_settings(self, settings: ShareSettings) -> None:
         """Use settings of the group that have changed, from the next acquire, acknowledgement or release on."""
+        if self.settings is settings:
+            return
         self.settings = settings
         if self.records is not None:
             self.records.rules = settings.rules

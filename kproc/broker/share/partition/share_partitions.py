@@ -133,7 +133,7 @@ class SharePartitions:
             )
         if partition is None:
             partition = self._add(key, topic.name, image, settings, owned.log.state.end_offset)
-        elif partition.settings is not settings:
+        else:
             partition.apply_settings(settings)
         partition.leader_epoch = image.leader_epoch
         partition.used_ms = self.now_ms()
@@ -243,6 +243,7 @@ class SharePartitions:
         for key in keys:
             partition = self._by_key.get(key)
             if partition is not None:
+                partition.apply_settings(self.settings.of_group(key.group_id))
                 partition.release_holders(is_closed)
                 self.changed(partition)
                 self._drop_unused(partition)
@@ -398,6 +399,8 @@ class SharePartitions:
         """Release the records whose locks have ended, drop idle share partitions, and write changed states."""
         now_ms = self.now_ms()
         for partition in self._deadlines.pop_due(now_ms, PARTITIONS_AT_ONCE):
+            # No request may have come since the group's configs were changed.
+            partition.apply_settings(self.settings.of_group(partition.key.group_id))
             self.counters.expired += partition.expire(now_ms)
             if partition.error is not None and partition.has_write:
                 # Its start offset could not be written. Write it again: after a new read of the state, records that

@@ -69,6 +69,23 @@ def test_lock_that_ended_during_failed_write_waits(owner: ShareOwner) -> None:
     assert owner.offsets(BOB) == [(0, 0, 2)]
 
 
+@pytest.mark.parametrize("end", ["lock", "session"])
+def test_changed_configs_apply_to_the_next_release(owner: ShareOwner, end: str) -> None:
+    """The members of a group that hang or die send no request that would read its configs."""
+    owner.load(ANN)
+    owner.produce(1)
+    assert owner.offsets(ANN) == [(0, 0, 1)]
+    owner.configure(share_delivery_count_limit="2")
+    owner.rig.advance_ms(LOCK_MS + 200)
+    assert owner.offsets(ANN) == [(0, 0, 2)]
+    owner.configure(share_delivery_count_limit="5")
+    if end == "lock":
+        owner.rig.advance_ms(LOCK_MS + 200)
+    else:
+        owner.release(ANN)
+    assert owner.offsets(BOB) == [(0, 0, 3)]
+
+
 def test_write_to_deleted_state_drops_the_share_partition(owner: ShareOwner) -> None:
     """The coordinator answers INVALID_REQUEST when the group, or its offsets of the topic, are deleted."""
     owner.load(ANN)
