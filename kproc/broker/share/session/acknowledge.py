@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import Lost
 from kproc.broker.share.partition.messages import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 OnAcknowledged = Callable[[dict[ShareKey, AcknowledgedPart]], None]
-_RENEW_SINCE: Final = 2
 # Limit of the acknowledgements in one call to an owner, unless they are of one partition. A type of a single record
 # counts 1, and a batch or a partition 10. 19,000 alternating types take 0.2 s.
 _COST_AT_ONCE: Final = 20_000
@@ -39,24 +38,14 @@ RANGES_MAX: Final = 5_000
 _REPEATED_MAX: Final = 20
 
 
-class RenewRules(NamedTuple):
-    """The rules for acknowledgements that renew locks (KIP-1222).
-
-    is_known: the request's version has the type RENEW. is_allowed: the request has IsRenewAck.
-    """
-
-    is_known: bool
-    is_allowed: bool
-
-    @classmethod
-    def of(cls, version: int, request: Mapping[str, Any]) -> RenewRules:
-        """Return the rules for a ShareFetch or ShareAcknowledge."""
-        return cls(version >= _RENEW_SINCE, request.get("is_renew_ack", False))
-
-
 def has_acknowledgements(topics: Sequence[Fields]) -> bool:
     """Return True if a ShareFetch acknowledges records."""
     return any(partition["acknowledgement_batches"] for topic in topics for partition in topic["partitions"])
+
+
+def is_renewal(request: Fields) -> bool:
+    """Return True if a ShareFetch or ShareAcknowledge may renew locks (KIP-1222). Only version 2 has the field."""
+    return bool(request.get("is_renew_ack", False))
 
 
 def find_partition(services: Services, key: ShareKey) -> PartitionImage | None:
@@ -70,7 +59,7 @@ def find_partition(services: Services, key: ShareKey) -> PartitionImage | None:
 class Acknowledgements:
     """The acknowledgements of one request, from their checks to the answers of all owners.
 
-    denied: names of topics that the client may not read.
+    request: a ShareFetch or ShareAcknowledge. denied: names of topics that the client may not read.
     `on_done` gets the result of each partition that the request names, once. It may be called before `start` returns.
     """
 
@@ -80,9 +69,8 @@ class Acknowledgements:
         self,
         services: Services,
         session: ShareSession,
-        topics: Sequence[Fields],
+        request: Fields,
         denied: Collection[str],
-        rules: RenewRules,
         on_done: OnAcknowledged,
     ) -> None:
         self._services = services
@@ -92,18 +80,19 @@ class Acknowledgements:
         self._has_later = False  # True if the acknowledgements did not fit into one call to each owner.
         self.results: dict[ShareKey, AcknowledgedPart] = {}
         self._parts: dict[ShareKey, AcknowledgePart] = {}
-        for topic in topics:
+        type_max = AcknowledgeType.RENEW if is_renewal(request) else AcknowledgeType.REJECT
+        for topic in request["topics"]:
             for row in topic["partitions"]:
-                self._add(topic["topic_id"] or bytes(16), row, denied, rules)
+                self._add(topic["topic_id"] or bytes(16), row, denied, type_max)
 
-    def _add(self, topic_id: bytes, row: Fields, denied: Collection[str], rules: RenewRules) -> None:
+    def _add(self, topic_id: bytes, row: Fields, denied: Collection[str], type_max: AcknowledgeType) -> None:
         """Validate a partition's acknowledgements in Kafka's order. Store the error, or add them to those to send."""
         key = topic_id, row["partition_index"]
         batches = [
             AcknowledgeBatch(each["first_offset"], each["last_offset"], each["acknowledge_types"])
             for each in row["acknowledgement_batches"]
         ]
-        are_valid = _are_valid(batches, rules)
+        are_valid = _are_valid(batches, type_max)
         if are_valid:
             batches = join_adjacent(batches)
         topic = self._services.image.topics_by_id.get(topic_id)
@@ -214,9 +203,8 @@ class Acknowledgements:
         self._on_done(self.results)
 
 
-def _are_valid(batches: Sequence[AcknowledgeBatch], rules: RenewRules) -> bool:
+def _are_valid(batches: Sequence[AcknowledgeBatch], type_max: AcknowledgeType) -> bool:
     """Return True if the acknowledgement batches of one partition are valid by the rules of KafkaApis."""
-    highest = AcknowledgeType.RENEW if rules.is_known else AcknowledgeType.REJECT
     before = -1
     for batch in batches:
         types = batch.types
@@ -227,11 +215,8 @@ def _are_valid(batches: Sequence[AcknowledgeBatch], rules: RenewRules) -> bool:
         # KIP-932: a single type counts for all offsets of the batch. Otherwise each offset has its own.
         if len(types) > 1 and len(types) != batch.last - batch.first + 1:
             return False
-        # RENEW is newer than the other types (KIP-1222), so a request of an older version cannot have it.
-        if min(types) < 0 or max(types) > highest:
-            return False
-        # KIP-1222: a client must set IsRenewAck, because a request that renews fetches nothing.
-        if AcknowledgeType.RENEW in types and not rules.is_allowed:
+        # KIP-1222: RENEW, the highest type, needs IsRenewAck in the request, because such a request fetches nothing.
+        if min(types) < 0 or max(types) > type_max:
             return False
         before = batch.last
     return True

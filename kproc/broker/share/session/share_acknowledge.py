@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
-from kproc.broker.share.session.acknowledge import Acknowledgements, RenewRules
+from kproc.broker.share.session.acknowledge import Acknowledgements
 from kproc.broker.share.session.owner_call import release_session
 from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
 from kproc.broker.share.session.share_requests import (
@@ -53,16 +53,9 @@ def handle_share_acknowledge(context: RequestContext, request: Fields) -> None:
     # because it has missed a response.
     if epoch != FINAL_EPOCH:
         sessions.proceed(session, epoch, (), ())
-    topics = request["topics"]
-    names = topic_names(services, keys_of(topics))
-    Acknowledgements(
-        services,
-        session,
-        topics,
-        denied_topics(context, Operation.READ, names),
-        RenewRules.of(context.api_version, request),
-        partial(_respond, context, session, is_final=epoch == FINAL_EPOCH),
-    ).start()
+    denied = denied_topics(context, Operation.READ, topic_names(services, keys_of(request["topics"])))
+    respond = partial(_respond, context, session, is_final=epoch == FINAL_EPOCH)
+    Acknowledgements(services, session, request, denied, respond).start()
 
 
 def _respond(

@@ -26,7 +26,7 @@ from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.security.acl import Operation
 from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart
-from kproc.broker.share.session.acknowledge import Acknowledgements, RenewRules, has_acknowledgements
+from kproc.broker.share.session.acknowledge import Acknowledgements, has_acknowledgements, is_renewal
 from kproc.broker.share.session.acquire import AcquireLimits, Acquisition
 from kproc.broker.share.session.owner_call import release_session
 from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
@@ -71,13 +71,12 @@ def handle_share_fetch(context: RequestContext, request: Fields) -> None:
     if session is None:
         _respond_later(context, request)
         return
-    fetch = ShareFetch(context, request, session, keys)
-    fetch.start()
+    ShareFetch(context, request, session, keys).start()
 
 
 def _check_renewal(request: Fields) -> None:
     """Reject a request that renews locks and fetches records, too (KIP-1222), and an unknown acquire mode."""
-    if request.get("is_renew_ack", False):
+    if is_renewal(request):
         wrong = [name for field, name in _MUST_BE_ZERO if request[field]]
         if wrong:
             raise KafkaError(
@@ -181,25 +180,15 @@ class ShareFetch:
         self._left = 1
         if has_acknowledgements(self._request["topics"]):
             self._left += 1
-            self._acknowledge()
-        if not (self._is_final or self._request.get("is_renew_ack", False)):
+            services, on_done = self._context.services, self._on_acknowledged
+            Acknowledgements(services, self._session, self._request, self._denied, on_done).start()
+        if not (self._is_final or is_renewal(self._request)):
             self._left += 1
             self._acquire()
         # Discard the request's rows, because the session has the partitions. While the request waits, they would take
         # more memory than the rest of it.
         self._request["topics"] = []
         self._finish_one()
-
-    def _acknowledge(self) -> None:
-        context, request = self._context, self._request
-        Acknowledgements(
-            context.services,
-            self._session,
-            request["topics"],
-            self._denied,
-            RenewRules.of(context.api_version, request),
-            self._on_acknowledged,
-        ).start()
 
     def _on_acknowledged(self, results: dict[ShareKey, AcknowledgedPart]) -> None:
         self._acknowledged = results
