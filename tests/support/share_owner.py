@@ -28,7 +28,6 @@ from kproc.broker.share.partition.messages import (
     PartsAcquired,
     ReleaseHolder,
     SharePart,
-    WatchEnded,
     WatchParts,
 )
 from kproc.common.errors import ErrorCode
@@ -40,7 +39,7 @@ Key = tuple[bytes, int]
 
 class _WatchedParts(DelayedOperation):
     def __init__(
-        self, owners: FakeOwners, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]
+        self, owners: FakeOwners, services: Services, body: WatchParts, on_reply: OnResult[Reply]
     ):
         super().__init__(body.deadline_ns)
         self._owners, self._services, self._body, self._on_reply = owners, services, body, on_reply
@@ -50,8 +49,7 @@ class _WatchedParts(DelayedOperation):
         return any(sizes) and self.complete()
 
     def on_complete(self) -> None:
-        is_expired = self._services.clock.now_ns() >= self.deadline_ns
-        self._on_reply(WatchEnded(is_expired=is_expired))
+        self._on_reply(Reply())
 
 
 class FakeOwners:
@@ -143,7 +141,7 @@ class FakeOwners:
             topic = services.image.topics_by_id[part.topic_id]
             services.owner.purgatory.check((topic.name, part.index))
 
-    def _watch(self, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
+    def _watch(self, services: Services, body: WatchParts, on_reply: OnResult[Reply]) -> None:
         self.calls.append((services.handler_index, "watch", body))
         operation = _WatchedParts(self, services, body, on_reply)
         names = [services.image.topics_by_id[part.topic_id].name for part in body.parts]

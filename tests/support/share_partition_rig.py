@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from kproc.broker.calls.calls import Reply
 from kproc.broker.peers.share_call import READ_STATE
 from kproc.broker.share.partition.messages import (
     AcknowledgeBatch,
@@ -21,7 +22,6 @@ from kproc.broker.share.partition.messages import (
     ReleaseHolder,
     ShareHolder,
     SharePart,
-    WatchEnded,
     WatchParts,
 )
 from kproc.broker.share.partition.owner import (
@@ -196,9 +196,9 @@ class ShareOwner:
         release_for_home(self.services, ReleaseHolder(self.services.image.version, member), lambda _reply: None)
         self.rig.settle()
 
-    def watch(self, *, wait_ms: int = 500, index: int = 0, bytes_min: int = 1) -> list[WatchEnded | None]:
+    def watch(self, *, wait_ms: int = 500, index: int = 0, bytes_min: int = 1) -> list[Reply | None]:
         """Watch a partition. The list gets the reply."""
-        replies: list[WatchEnded | None] = []
+        replies: list[Reply | None] = []
         self._watches += 1
         deadline_ns = self.rig.clock.now_ns() + wait_ms * NS_PER_MS
         body = WatchParts(

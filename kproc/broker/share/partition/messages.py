@@ -152,7 +152,9 @@ class PartsAcknowledged(Reply):
 
 
 class WatchParts(ForOwner):
-    """A call that is replied to when records of the partitions can be acquired. It acquires nothing.
+    """A call that is replied to when records of the partitions can be acquired, or when it ends without any.
+
+    It acquires nothing.
 
     watch: the calling Handler and a number, as in a Fetch's watch. `fetch_owners.CANCEL_WATCH` ends it.
     bytes_min: the watch ends when the partitions together have so many bytes of records that can be acquired.
@@ -166,12 +168,6 @@ class WatchParts(ForOwner):
     bytes_min: int = 1
 
 
-class WatchEnded(Reply):
-    """The end of a watch. `is_expired`: the deadline was reached, or the watch was cancelled."""
-
-    is_expired: bool = False
-
-
 class ReleaseHolder(ForOwner):
     """A call to release all records that a session holds, because it has ended."""
 
@@ -180,5 +176,5 @@ class ReleaseHolder(ForOwner):
 
 SHARE_ACQUIRE: Final = Call("share_acquire", AcquireParts, PartsAcquired)
 SHARE_ACKNOWLEDGE: Final = Call("share_acknowledge", AcknowledgeParts, PartsAcknowledged)
-SHARE_WATCH: Final = Call("share_watch", WatchParts, WatchEnded)
+SHARE_WATCH: Final = Call("share_watch", WatchParts, Reply)
 SHARE_RELEASE: Final = Call("share_release", ReleaseHolder, Reply)

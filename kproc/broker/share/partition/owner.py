@@ -32,7 +32,6 @@ from kproc.broker.share.partition.messages import (
     PartsAcquired,
     ReleaseHolder,
     SharePart,
-    WatchEnded,
     WatchParts,
 )
 from kproc.broker.share.partition.share_partition import watch_keys
@@ -236,9 +235,9 @@ def acquire_for_home(services: Services, body: AcquireParts, on_reply: OnResult[
 class _Watch(DelayedOperation):
     """A parked watch, of another Handler or of a session of this Handler."""
 
-    __slots__ = ("_body", "_is_expired", "_on_reply", "_services")
+    __slots__ = ("_body", "_on_reply", "_services")
 
-    def __init__(self, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
+    def __init__(self, services: Services, body: WatchParts, on_reply: OnResult[Reply]) -> None:
         super().__init__(body.deadline_ns)
         # Each event at a partition checks all partitions of the watch, and the first request of a session has many
         # events: each opening of a log and each load of a state is one.
@@ -246,7 +245,6 @@ class _Watch(DelayedOperation):
         self._services = services
         self._body = body
         self._on_reply = on_reply
-        self._is_expired = True
 
     def wait(self) -> None:
         """Reply now if `try_complete` succeeds. Otherwise park until an event at one of the partitions."""
@@ -275,7 +273,6 @@ class _Watch(DelayedOperation):
             count = self._readable_bytes(part)
             found += count
             if count < 0 or found >= self._body.bytes_min:
-                self._is_expired = False
                 return self.complete()
         return False
 
@@ -301,11 +298,11 @@ class _Watch(DelayedOperation):
             return -1
 
     def on_complete(self) -> None:
-        self._on_reply(WatchEnded(is_expired=self._is_expired))
+        self._on_reply(Reply())
 
 
 @handles(SHARE_WATCH)
-def watch_for_home(services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
+def watch_for_home(services: Services, body: WatchParts, on_reply: OnResult[Reply]) -> None:
     """Reply when `bytes_min` bytes of the partitions can be acquired, at an error, or at the deadline."""
     _Watch(services, body, on_reply).wait()
 

@@ -24,7 +24,6 @@ from kproc.broker.share.partition.messages import (
     AcquireParts,
     PartsAcquired,
     SharePart,
-    WatchEnded,
     WatchParts,
 )
 from kproc.broker.share.partition.share_partitions import SLOW_PARTS
@@ -288,7 +287,7 @@ class Acquisition(DelayedOperation):
             )
             call_owner(services, owner, SHARE_WATCH, body, partial(self._on_watch_ended, owner, watch))
 
-    def _on_watch_ended(self, owner: int, watch: Watch, reply: WatchEnded | Lost) -> None:
+    def _on_watch_ended(self, owner: int, watch: Watch, reply: Reply | Lost) -> None:
         """Acquire records again from the owner whose watch ended, or from its successor if the owner has died."""
         # A late reply to a watch that was cancelled or replaced. Another watch of this owner may be open.
         if self._watches.get(owner) != watch or self.is_completed:
