@@ -182,7 +182,8 @@ class _Acquiring:
             lock_deadline_ms(shares.now_ms(), settings.lock_ms),
             body.is_exact,
         )
-        acquired = partition.acquire(wanted, offset, batches)
+        assert partition.records is not None
+        acquired = wanted.acquire(partition.records, offset, batches.offsets(), batches.aborted)
         shares.changed(partition)
         # None of the records read could be acquired: they were aborted, or the limit of locks is reached. Their
         # bytes are not sent, so they do not count.

@@ -24,9 +24,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.share.partition.group_settings import ShareSettings
-    from kproc.broker.share.partition.log_batches import LogBatches
-    from kproc.broker.share.partition.messages import AcknowledgeBatch, AcquiredRange, ShareHolder
-    from kproc.broker.share.partition.wanted_records import WantedRecords
+    from kproc.broker.share.partition.messages import AcknowledgeBatch, ShareHolder
 
 OnPersisted = Callable[[KafkaError | None], None]
 
@@ -40,7 +38,7 @@ class _Pending(NamedTuple):
     """A change that is not persisted yet, and the callback that is called when it is persisted or has failed."""
 
     change: Change
-    on_done: OnPersisted
+    on_done: OnPersisted = lambda _error: None
 
 
 class SharePartition:
@@ -134,14 +132,6 @@ class SharePartition:
 
     # -- the members' requests -----------------------------------------------------------------------------------
 
-    def acquire(self, wanted: WantedRecords, fetched_from: int, batches: LogBatches) -> list[AcquiredRange]:
-        """Acquire records of `batches`, which were read from the offset `fetched_from` on.
-
-        Return the acquired ranges.
-        """
-        assert self.records is not None
-        return wanted.acquire(self.records, fetched_from, batches.offsets(), batches.aborted)
-
     def acknowledge(
         self, holder: ShareHolder, batches: Sequence[AcknowledgeBatch], now_ms: int, on_done: OnPersisted
     ) -> None:
@@ -156,22 +146,19 @@ class SharePartition:
             )
         renewed_until_ms = lock_deadline_ms(now_ms, self.settings.lock_ms)
         change = self.records.acknowledge(holder, batches, renewed_until_ms=renewed_until_ms)
-        if change:
-            self._queued.append(_Pending(change, on_done))
-        else:
-            on_done(None)
+        self._queue(_Pending(change, on_done))
 
     def release_holders(self, is_closed: Callable[[ShareHolder], bool]) -> None:
         """Start to release the records of closed sessions."""
         if self.records is not None:
-            self._queue(self.records.release_holders(is_closed))
+            self._queue(_Pending(self.records.release_holders(is_closed)))
 
     def expire(self, now_ms: int) -> int:
         """Start to release the records whose lock has ended. Return their number."""
         if self.records is None:
             return 0
         change = self.records.expire(now_ms)
-        self._queue(change)
+        self._queue(_Pending(change))
         return sum(last - first + 1 for first, last in change)
 
     def finish_dead_letters(self, first: int, last: int, on_done: OnPersisted) -> None:
@@ -180,14 +167,14 @@ class SharePartition:
         It is called at once if the range has no such records any more, because the start of the log has moved.
         """
         change = [] if self.records is None else self.records.finish_dead_letters(first, last)
-        if change:
-            self._queued.append(_Pending(change, on_done))
-        else:
-            on_done(None)
+        self._queue(_Pending(change, on_done))
 
-    def _queue(self, change: Change) -> None:
-        if change:
-            self._queued.append(_Pending(change, lambda _error: None))
+    def _queue(self, pending: _Pending) -> None:
+        """Queue a change for the next write. Finish it at once if it changes no record."""
+        if pending.change:
+            self._queued.append(pending)
+        else:
+            pending.on_done(None)
 
     # -- persistence -------------------------------------------------------------------------------------------
 
@@ -208,10 +195,10 @@ class SharePartition:
         if self._replaces_state:
             # Otherwise the share coordinator would keep the start offset and the states of lost records. After a later
             # load, the new records at these offsets would have these states, and would not be delivered.
-            self._in_flight = [_Pending([], lambda _error: None)]
+            self._in_flight = [_Pending([])]
             return WriteState(self.state_epoch, self.leader_epoch, *self.records.to_replace(), replaces=True)
         # A new start offset is written even if no record has changed. The empty change represents it.
-        self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
+        self._in_flight, self._queued = self._queued or [_Pending([])], []
         start, finished, batches = self.records.to_persist([each.change for each in self._in_flight])
         return WriteState(self.state_epoch, self.leader_epoch, start, finished, batches)
 
