@@ -44,7 +44,7 @@ class ShareStates(msgspec.Struct, frozen=True):
         is_over: returns True when no further calls may be sent. The remaining states get NOT_COORDINATOR.
         """
         items = [(state_key(group_id, *each), state) for each, state in partitions.items()]
-        self._send_in_parts(self.initialize, items, on_done, is_over)
+        _CallInParts(self.initialize, items, on_done, is_over, self.defer).receive([])
 
     def delete_all(
         self,
@@ -54,29 +54,20 @@ class ShareStates(msgspec.Struct, frozen=True):
     ) -> None:
         """Delete the states of topics. `on_done` gets the topics with no state left, and the first error or 0."""
         pairs = [(topic_id, each) for topic_id, topic in topics.items() for each in sorted(topic.partitions)]
+        keys = [state_key(group_id, *each) for each in pairs]
 
         def on_codes(codes: list[int]) -> None:
             failed = {topic_id for (topic_id, _), code in zip(pairs, codes, strict=True) if code}
             on_done(topics.keys() - failed, next((code for code in codes if code), 0))
 
-        self._send_in_parts(self.delete, [state_key(group_id, *each) for each in pairs], on_codes)
-
-    def _send_in_parts(
-        self,
-        send: Callable[[Sequence[T], OnCodes], None],
-        items: Sequence[T],
-        on_done: OnCodes,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Send calls with up to ITEMS_AT_ONCE items each, until `is_over` returns True.
-
-        `on_done` gets the codes of all items at the end. Items that were not sent get NOT_COORDINATOR.
-        """
-        _CallInParts(send, items, on_done, is_over, self.defer).receive([])
+        _CallInParts(self.delete, keys, on_codes, lambda: False, self.defer).receive([])
 
 
 class _CallInParts(Generic[T]):
-    """One call with many items, which is sent in parts of ITEMS_AT_ONCE items."""
+    """One call with many items, which is sent in parts of ITEMS_AT_ONCE items until `is_over` returns True.
+
+    `on_done` gets the error codes of all items at the end. Items that were not sent get NOT_COORDINATOR.
+    """
 
     # A class and no nested functions: two functions that refer to each other would keep the group in memory until a
     # garbage collection.
