@@ -96,10 +96,11 @@ class HeldStates:
             0, state.state_epoch, arguments.leader_epoch, state.start_offset, state.delivery_complete_count, 0, 0
         )
         part = StoredPartition(parse_state_key(name), replace(snapshot, batches=state.batches), 0)
+        update = part.update_for(arguments, arguments.leader_epoch)
         if arguments.replaces:
-            part.follow_snapshot(part.replacement_by(arguments, arguments.leader_epoch, 0), 1)
+            part.follow_snapshot(part.snapshot_after(update, update.batches, 0), 1)
         else:
-            part.follow_update(part.update_for(arguments, arguments.leader_epoch))
+            part.follow_update(update)
         self.states[name] = part.persisted
         return 0
 

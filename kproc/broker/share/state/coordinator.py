@@ -115,19 +115,6 @@ class ShareCoordinator:
         """
         part = self._parts.get(name)
         before = 0 if part is None else part.memory_bytes
-        self._follow_part(name, part, key, content, offset)
-        part = self._parts.get(name)
-        after = 0 if part is None else part.memory_bytes
-        self._memory.add(after - before)
-
-    def _follow_part(
-        self,
-        name: str,
-        part: StoredPartition | None,
-        key: SharePartitionKey,
-        content: ShareRecordValue | None,
-        offset: int,
-    ) -> None:
         if isinstance(content, Update):
             if part is None:
                 # As in Kafka, an update without a snapshot begins a state. This happens only if another program has
@@ -135,14 +122,17 @@ class ShareCoordinator:
                 state = Snapshot(content.snapshot_epoch, 0, content.leader_epoch, NO_OFFSET, NO_COUNT, 0, 0)
                 part = self._parts[name] = StoredPartition(key, state, offset)
             part.follow_update(content)
-            return
-        self._last_offset = offset
-        if content is None:
-            self._parts.pop(name, None)
-        elif part is None:
-            self._parts[name] = StoredPartition(key, content, offset)
         else:
-            part.follow_snapshot(content, offset)
+            self._last_offset = offset
+            if content is None:
+                self._parts.pop(name, None)
+                part = None
+            elif part is None:
+                part = self._parts[name] = StoredPartition(key, content, offset)
+            else:
+                part.follow_snapshot(content, offset)
+        after = 0 if part is None else part.memory_bytes
+        self._memory.add(after - before)
 
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start to delete the states of topics that were deleted while no coordinator was loaded."""
@@ -273,20 +263,15 @@ class ShareCoordinator:
         Raises INVALID_REQUEST if the state would have too many batches, and UNKNOWN_SERVER_ERROR if the record
         would be too large.
         """
-        if request.replaces:
-            replacement = part.replacement_by(request, leader_epoch, self._environment.timing.wall_ms())
-            if not self._fits(part, len(replacement.batches)):
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-            return replacement
         update = part.update_for(request, leader_epoch)
         limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
-        if part.updates >= limit:
-            batches = part.batches_after(update)
+        if request.replaces or part.updates >= limit:
+            batches = update.batches if request.replaces else part.batches_after(update)
             if self._fits(part, len(batches)):
                 return part.snapshot_after(update, batches, self._environment.timing.wall_ms())
         # Reject an update above max.message.bytes. The owner of the share partition then fails the members'
         # acknowledgements.
-        if not self._fits(part, len(update.batches)):
+        if request.replaces or not self._fits(part, len(update.batches)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         return update
 

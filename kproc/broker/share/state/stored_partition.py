@@ -82,43 +82,32 @@ class StoredPartition:
         self.fence_epoch = max(self.fence_epoch, update.leader_epoch)
 
     def update_for(self, request: WriteState, leader_epoch: int) -> Update:
-        """Return the update by which a request changes the state.
+        """Return the update by which a request changes the state, or whose values replace it.
 
-        A start offset below the present one does not move the start offset back. Raises INVALID_REQUEST if the state
-        would have too many batches.
+        Unless the request replaces the state, a start offset below the present one does not move the start offset back.
+        Raises INVALID_REQUEST if the state would have too many batches.
         """
-        state = self.state
-        start_offset = max(request.start_offset, state.start_offset)
-        if request.start_offset == state.start_offset:
-            complete_count = max(request.delivery_complete_count, state.delivery_complete_count)
-        elif request.start_offset < state.start_offset:
-            # The request's count is for an earlier start offset, so it says nothing about the present one.
-            complete_count = state.delivery_complete_count
-        else:
-            complete_count = request.delivery_complete_count
-        batches = combine((), request.batches, start_offset)
-        if has_too_many(state.batches, batches):
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
-        return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
-
-    def replacement_by(self, request: WriteState, leader_epoch: int, now_ms: int) -> Snapshot:
-        """Return the snapshot by which a request replaces the state. Its start offset may be below the present one."""
-        batches = combine((), request.batches, request.start_offset)
-        update = Update(
-            self.state.snapshot_epoch,
-            leader_epoch,
+        state, start_offset, complete_count = (
+            self.state,
             request.start_offset,
             request.delivery_complete_count,
-            batches,
         )
-        return self.snapshot_after(update, batches, now_ms)
+        if start_offset <= state.start_offset and not request.replaces:
+            # A count for an earlier start offset says nothing about the present one.
+            is_earlier, known = start_offset < state.start_offset, state.delivery_complete_count
+            complete_count = known if is_earlier else max(complete_count, known)
+            start_offset = state.start_offset
+        batches = combine((), request.batches, start_offset)
+        if has_too_many(() if request.replaces else state.batches, batches):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
 
     def batches_after(self, update: Update) -> tuple[StateBatch, ...]:
         """Return the batches of the state after an update that `update_for` has made."""
         return combine(self.state.batches, update.batches, update.start_offset)
 
     def snapshot_after(self, update: Update, batches: tuple[StateBatch, ...], now_ms: int) -> Snapshot:
-        """Return the snapshot to write instead of an update. `batches` are the result of `batches_after`."""
+        """Return the snapshot to write instead of an update. `batches` are those of the whole state."""
         return replace(
             self.state,
             snapshot_epoch=self.state.snapshot_epoch + 1,
