@@ -30,6 +30,7 @@ from kproc.broker.group.messages import CommitRequest, JoinRequest, JoinResult, 
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.share.state.coordinator import ShareCoordinator, ShareEnvironment
 from kproc.broker.share.state.messages import (
+    DeleteState,
     InitializeState,
     ReadState,
     RecordState,
@@ -522,7 +523,7 @@ share_steps = st.lists(
         st.tuples(
             st.just("request"), st.just("read"), share_indexes, st.builds(ReadState, st.integers(0, 5))
         ),
-        st.tuples(st.just("request"), st.just("delete"), share_indexes),
+        st.tuples(st.just("request"), st.just("delete"), share_indexes, st.just(DeleteState())),
         st.tuples(st.just("sweep")),
         faults,
     ),

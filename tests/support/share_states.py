@@ -13,9 +13,11 @@ from kproc.broker.coordinator.rules import KnownTopics
 from kproc.broker.handler.coordinator_kinds import share_states
 from kproc.broker.share.state.coordinator import ShareCoordinator
 from kproc.broker.share.state.messages import (
+    DeleteState,
     InitializeState,
     PersistedState,
     ReadState,
+    ReadSummary,
     StateBatch,
     WriteState,
     state_key,
@@ -103,7 +105,7 @@ class ShareRig:
         return state
 
     def summary(self, name: str = NAME) -> PersistedState | int:
-        state: PersistedState | int = self.outcome("summarize", name)
+        state: PersistedState | int = self.outcome("summarize", name, ReadSummary())
         return state
 
     def records(self) -> list[ShareRecordValue | None]:
@@ -180,7 +182,7 @@ def answer_of(rig: ShareRig, request: str) -> str:
                     f"{outcome.delivery_complete_count}"
                 )
         case "DELETE":
-            outcome = rig.outcome("delete", name)
+            outcome = rig.outcome("delete", name, DeleteState())
         case _:
             rig.sweep()
     written = records_in(rig.log.reader.read_bytes(end, 1 << 20)) if rig.log.state.end_offset > end else []

@@ -67,44 +67,11 @@ def initialize_states(
         services.peers.ask_controller(CHANGE, body, on_created)
 
 
-@INITIALIZE_STATE.handler
-def handle_initialize(
-    coordinator: ShareCoordinator, name: str, request: InitializeState, on_outcome: OnOutcome[int]
-) -> None:
-    """Create or replace a share partition's state, or keep it if the request says so. `name` is its state key."""
-    coordinator.initialize(name, request, on_outcome)
-
-
-@READ_STATE.handler
-def handle_read(
-    coordinator: ShareCoordinator, name: str, request: ReadState, on_outcome: OnOutcome[PersistedState]
-) -> None:
-    """Read the state of a share partition for its owner."""
-    coordinator.read(name, request, on_outcome)
-
-
-@WRITE_STATE.handler
-def handle_write(
-    coordinator: ShareCoordinator, name: str, request: WriteState, on_outcome: OnOutcome[int]
-) -> None:
-    """Change the state of a share partition."""
-    coordinator.write(name, request, on_outcome)
-
-
-@DELETE_STATE.handler
-def handle_delete(
-    coordinator: ShareCoordinator, name: str, _request: DeleteState, on_outcome: OnOutcome[int]
-) -> None:
-    """Delete the state of a share partition."""
-    coordinator.delete(name, on_outcome)
-
-
-@READ_SUMMARY.handler
-def handle_summary(
-    coordinator: ShareCoordinator, name: str, request: ReadSummary, on_outcome: OnOutcome[PersistedState]
-) -> None:
-    """Read the state of a share partition for a description of its group."""
-    coordinator.summarize(name, on_outcome, has_batches=request.has_batches)
+INITIALIZE_STATE.handler(ShareCoordinator.initialize)
+READ_STATE.handler(ShareCoordinator.read)
+WRITE_STATE.handler(ShareCoordinator.write)
+DELETE_STATE.handler(ShareCoordinator.delete)
+READ_SUMMARY.handler(ShareCoordinator.summarize)
 
 
 @RESTORE_STATE.handler

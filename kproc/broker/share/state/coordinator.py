@@ -30,9 +30,11 @@ from kproc.broker.share.state.batches import combine
 from kproc.broker.share.state.messages import (
     NO_COUNT,
     NO_OFFSET,
+    DeleteState,
     InitializeState,
     PersistedState,
     ReadState,
+    ReadSummary,
     SharePartitionKey,
     WriteState,
     parse_state_key,
@@ -204,8 +206,8 @@ class ShareCoordinator:
         )
         self._append(name, key, self._change(part, fence, request.leader_epoch), on_code)
 
-    def summarize(self, name: str, on_state: OnState, *, has_batches: bool = False) -> None:
-        """Read the state, without its batches unless `has_batches`. An unknown share partition has no start offset."""
+    def summarize(self, name: str, request: ReadSummary, on_state: OnState) -> None:
+        """Read the state without fencing its owner. An unknown share partition has no start offset."""
         self._existing_partition(parse_state_key(name))
         part = self._find(name)
         if part is None:
@@ -214,11 +216,11 @@ class ShareCoordinator:
             state = PersistedState(state_epoch=0, leader_epoch=0)
         else:
             state = part.persisted
-            if not has_batches:
+            if not request.has_batches:
                 state = replace(state, batches=())
         self._log.write(Write([], lambda code: on_state(write_error(code) or state)))
 
-    def delete(self, name: str, on_code: OnCode) -> None:
+    def delete(self, name: str, _request: DeleteState, on_code: OnCode) -> None:
         """Delete the state. An unknown share partition is no error."""
         key = self._existing_partition(parse_state_key(name))
         # Not an error, so that a request whose answer was lost in a crash can be repeated.

@@ -12,8 +12,10 @@ import pytest
 from kproc.broker.coordinator.rules import KnownTopics, Write
 from kproc.broker.share.state.batches import BATCHES_MAX
 from kproc.broker.share.state.messages import (
+    DeleteState,
     InitializeState,
     PersistedState,
+    ReadSummary,
     StateBatch,
     WriteState,
     parse_state_key,
@@ -101,14 +103,14 @@ def test_operations_before_initialize_are_rejected_or_do_nothing(rig: ShareRig) 
     assert rig.write((0, 9, 0, 1)) == ErrorCode.INVALID_REQUEST
     assert rig.read() == ErrorCode.INVALID_REQUEST
     assert rig.summary() == PersistedState(0, 0, -1, -1)
-    assert rig.outcome("delete", NAME) == 0
+    assert rig.outcome("delete", NAME, DeleteState()) == 0
     assert rig.records() == []
 
 
 def test_operations_on_a_missing_partition_are_rejected(rig: ShareRig) -> None:
     rig.initialize()
     rig.partitions.clear()
-    for code in (rig.initialize(), rig.write(), rig.read(), rig.summary(), rig.outcome("delete", NAME)):
+    for code in (rig.initialize(), rig.write(), rig.read(), rig.summary(), rig.outcome("delete", NAME, DeleteState())):
         assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert rig.initialize(GONE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -236,7 +238,7 @@ def test_delete_removes_the_state(rig: ShareRig) -> None:
     rig.initialize()
     rig.initialize(OTHER)
     rig.read(leader=4)
-    assert rig.outcome("delete", NAME) == 0
+    assert rig.outcome("delete", NAME, DeleteState()) == 0
     assert rig.read(leader=4) == ErrorCode.INVALID_REQUEST
     rig.reopen()
     assert rig.read(leader=4) == ErrorCode.INVALID_REQUEST
@@ -317,7 +319,7 @@ def test_update_does_not_make_a_snapshot_younger(rig: ShareRig) -> None:
 def test_sweep_of_an_empty_coordinator_keeps_the_tombstone(rig: ShareRig) -> None:
     rig.sweep()
     rig.initialize()
-    rig.outcome("delete", NAME)
+    rig.outcome("delete", NAME, DeleteState())
     rig.sweep()
     assert rig.log.state.start_offset == 1
 
@@ -391,7 +393,7 @@ def test_released_coordinator_deletes_no_records(rig: ShareRig) -> None:
 def test_answers_wait_for_the_sync(rig: ShareRig) -> None:
     outcomes: list[Any] = []
     rig.coordinator.initialize(NAME, InitializeState(0, 0), outcomes.append)
-    rig.coordinator.summarize(NAME, outcomes.append)
+    rig.coordinator.summarize(NAME, ReadSummary(), outcomes.append)
     rig.shard.flush()
     assert outcomes == []
     rig.owned.sync()
@@ -467,7 +469,7 @@ def test_restarts_change_no_answer(tmp_path: Path, seed: int) -> None:
             # A load may forget the fence of a state that was initialized again.
             name = state_key("g", TOPIC_ID, int(request.split()[1]))
             for rig in rigs:
-                rig.outcome("delete", name)
+                rig.outcome("delete", name, DeleteState())
         passed_ms = rng.choice((0, 300))
         if rng.random() < 0.2:
             rigs[1].reopen()
@@ -497,7 +499,7 @@ def test_new_state_without_room_is_rejected_and_others_go_on(rig: ShareRig) -> N
     assert one < limit.used_bytes < 2 * one
     assert rig.initialize(epoch=1) == 0
     assert limit.used_bytes == one
-    assert rig.outcome("delete", NAME) == 0
+    assert rig.outcome("delete", NAME, DeleteState()) == 0
     assert limit.used_bytes == 0
     assert rig.initialize(OTHER) == 0
     used = limit.used_bytes
