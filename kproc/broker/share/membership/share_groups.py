@@ -200,7 +200,7 @@ class ShareGroups:
                 codes[names[topic_id]][ALL_PARTITIONS] = code
             try:
                 if self.states.is_current(group):
-                    group.set_topics(without_topics(group.state.topics, frozenset(deleted)))
+                    group.set_topics(without_topics(group.state.topics, deleted))
                 reply(ChangedShareOffsets(codes=codes))
             except KafkaError as error:
                 reply(ChangedShareOffsets(error_code=error.code, error_message=error.message))

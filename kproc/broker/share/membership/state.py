@@ -7,8 +7,8 @@ order, and no tombstones. A replay can therefore meet a member's state before it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ from kproc.broker.share.membership.records import (
     ShareTopics,
 )
 
+T = TypeVar("T")
 _NO_TARGET: Final[ShareAssignment] = {}
 # As in Kafka, a group and its target begin at epoch 1.
 _FIRST_TARGET_EPOCH: Final = ShareTargetEpoch(1)
@@ -202,8 +203,9 @@ def with_initializing(topics: ShareTopics, added: Mapping[bytes, NamedPartitions
 
     The topics of `added` are no longer in `deleting`.
     """
-    deleting = {topic_id: name for topic_id, name in topics.deleting.items() if topic_id not in added}
-    return msgspec.structs.replace(topics, initializing=_union(topics.initializing, added), deleting=deleting)
+    return ShareTopics(
+        _union(topics.initializing, added), topics.initialized, _without(topics.deleting, added)
+    )
 
 
 def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions]) -> ShareTopics:
@@ -213,26 +215,21 @@ def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions])
         left = topic.partitions - done[topic_id].partitions if topic_id in done else topic.partitions
         if left:
             initializing[topic_id] = NamedPartitions(topic.name, left)
-    return msgspec.structs.replace(
-        topics, initializing=initializing, initialized=_union(topics.initialized, done)
-    )
+    return ShareTopics(initializing, _union(topics.initialized, done), topics.deleting)
 
 
 def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopics:
     """Return `topics` with those of `names` (topic id -> name) in `deleting`, and not in the other two tables."""
-    return ShareTopics(
-        _without(topics.initializing, names),
-        _without(topics.initialized, names),
-        {**topics.deleting, **names},
-    )
+    left = without_topics(topics, names)
+    return ShareTopics(left.initializing, left.initialized, {**topics.deleting, **names})
 
 
-def without_topics(topics: ShareTopics, topic_ids: frozenset[bytes]) -> ShareTopics:
+def without_topics(topics: ShareTopics, topic_ids: Container[bytes]) -> ShareTopics:
     """Return `topics` without those of `topic_ids`, because their states have been deleted."""
     return ShareTopics(
         _without(topics.initializing, topic_ids),
         _without(topics.initialized, topic_ids),
-        {topic_id: name for topic_id, name in topics.deleting.items() if topic_id not in topic_ids},
+        _without(topics.deleting, topic_ids),
     )
 
 
@@ -247,7 +244,5 @@ def _union(
     return union
 
 
-def _without(
-    topics: Mapping[bytes, NamedPartitions], topic_ids: Mapping[bytes, str] | frozenset[bytes]
-) -> dict[bytes, NamedPartitions]:
+def _without(topics: Mapping[bytes, T], topic_ids: Container[bytes]) -> dict[bytes, T]:
     return {topic_id: topic for topic_id, topic in topics.items() if topic_id not in topic_ids}

@@ -17,7 +17,12 @@ from kproc.broker.coordinator.steps import Work
 from kproc.broker.share.membership.group import ShareGroup
 from kproc.broker.share.membership.records import NamedPartitions, ShareTopics
 from kproc.broker.share.membership.share_states import ShareStates
-from kproc.broker.share.membership.state import with_initialized, with_initializing, without_topics
+from kproc.broker.share.membership.state import (
+    with_deleting,
+    with_initialized,
+    with_initializing,
+    without_topics,
+)
 from kproc.broker.share.membership.target import uninitialized_partitions
 from kproc.broker.share.state.messages import NO_OFFSET, InitializeState, SharePartitionKey
 from kproc.common.errors import ErrorCode, KafkaError
@@ -62,8 +67,7 @@ class StoredStates:
 
     def initialize(self, group: ShareGroup) -> None:
         """Request the initialization of missing states, unless such a request is open or failed less than 1 s ago."""
-        # A call is open, or the last one has failed within the last second. Heartbeats of many members would
-        # otherwise repeat it at once.
+        # Otherwise heartbeats of many members would repeat the request at once.
         if self._timing.now_ms() < group.initialize_after_ms:
             return
         missing = uninitialized_partitions(group.state, self._topics)
@@ -221,19 +225,13 @@ class StoredStates:
         codes: Mapping[tuple[bytes, int], int],
     ) -> None:
         """Record partitions without an error code as initialized, in ShareGroupStatePartitionMetadata (record 15)."""
-        done = {
-            topic_id: NamedPartitions(
-                topic.name, frozenset(each for each in topic.partitions if not codes[topic_id, each])
-            )
-            for topic_id, topic in topics.items()
-        }
-        # Skip a topic that was deleted while its states were being initialized.
-        present = {
-            topic_id: topic
-            for topic_id, topic in done.items()
-            if topic.partitions and topic_id in group.state.topics.initializing
-        }
-        group.set_topics(with_initialized(group.state.topics, present))
+        done = {}
+        for topic_id, topic in topics.items():
+            partitions = frozenset(each for each in topic.partitions if not codes[topic_id, each])
+            # Skip a topic that was deleted while its states were being initialized.
+            if partitions and topic_id in group.state.topics.initializing:
+                done[topic_id] = NamedPartitions(topic.name, partitions)
+        group.set_topics(with_initialized(group.state.topics, done))
 
     def is_current(self, group: ShareGroup) -> bool:
         """Return True if this coordinator still has the group, which is neither deleted nor coordinated elsewhere."""
@@ -249,7 +247,7 @@ class StoredStates:
         }
         doomed = self.partitions_of(topics, {**topics.deleting, **names})
         try:
-            group.set_topics(ShareTopics({}, {}, {**topics.deleting, **names}))
+            group.set_topics(with_deleting(topics, names))
         except KafkaError as error:
             on_done(error.code)
             return
@@ -284,7 +282,7 @@ class StoredStates:
         def on_done(deleted: set[bytes], _code: int) -> None:
             if self.is_current(group):
                 try:
-                    group.set_topics(without_topics(group.state.topics, frozenset(deleted)))
+                    group.set_topics(without_topics(group.state.topics, deleted))
                 except KafkaError as error:
                     logger.warning(
                         "share group %s: the record without its deleted topics was not written, trying again later: %s",
