@@ -114,7 +114,8 @@ class StateCalls:
     ) -> None:
         """Send an operation after the pause between two attempts."""
         now_ns = self._services.clock.now_ns()
-        self._pause(StateCall(partition, operation, arguments, on_outcome, now_ns + RETRIES_NS), now_ns)
+        call = StateCall(partition, operation, arguments, on_outcome, now_ns + RETRIES_NS)
+        self._pause(call, now_ns + _PAUSE_NS)
 
     def _send(self, operation: ItemOperation[Any, Any, Any], calls: Sequence[StateCall]) -> None:
         items = [Item(call.partition.name, call.arguments) for call in calls]
@@ -128,14 +129,11 @@ class StateCalls:
             # The coordinator's Handler has died, is loading, or has passed the partition on. The pause lets
             # it finish, and a retry finds the new coordinator through the image.
             if isinstance(outcome, int) and outcome in RETRIED and now_ns < call.give_up_ns:
-                self._pause(call, now_ns)
+                self._pause(call, now_ns + _PAUSE_NS)
             else:
                 call.on_outcome(call.partition, outcome)
 
-    def _pause(self, call: StateCall, now_ns: int) -> None:
-        self._resume_at(call, now_ns + _PAUSE_NS)
-
-    def _resume_at(self, call: StateCall, due_ns: int) -> None:
+    def _pause(self, call: StateCall, due_ns: int) -> None:
         self._services.owner.purgatory.watch(DelayedCall(due_ns, partial(self._resume, call, due_ns)), ())
 
     def _resume(self, call: StateCall, due_ns: int) -> None:
@@ -145,6 +143,6 @@ class StateCalls:
         if self._services.clock.now_ns() < due_ns:
             # The pause was completed early, as all parked operations are when this Handler stops or ACLs have changed.
             # Park again.
-            self._resume_at(call, due_ns)
+            self._pause(call, due_ns)
         else:
             self._send(call.operation, [call])
