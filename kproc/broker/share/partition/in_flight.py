@@ -35,7 +35,6 @@ ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
 ARCHIVING: Final = RecordState.ARCHIVING
 ARCHIVED: Final = RecordState.ARCHIVED
 _FINISHED: Final = (ACKNOWLEDGED, ARCHIVED)
-_TYPES: Final = frozenset(map(int, AcknowledgeType))
 
 # Limit of the offsets in a window. Each of them can have a state batch of its own, and one record of
 # __share_group_state has all of them. So the limit is below BATCHES_MAX of state/batches.py, the share coordinator's
@@ -255,15 +254,12 @@ class InFlightRecords:
     ) -> Change:
         """Start to acknowledge records that a session has acquired. Offsets below the window are ignored, as in Kafka.
 
-        Renewed locks need no persistence. Raises KafkaError and changes nothing if the session has not acquired an
-        offset, or if a type is not valid.
+        The session's home has validated each batch (acknowledge.py). Renewed locks need no persistence. Raises
+        KafkaError and changes nothing if the session has not acquired an offset, or if batches overlap.
         """
         last = -1
         for batch in batches:
-            if not last < batch.first <= batch.last or len(batch.types) not in (
-                1,
-                batch.last - batch.first + 1,
-            ):
+            if batch.first <= last:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid acknowledgement batches.")
             last = batch.last
             self._check(holder, batch)
@@ -283,9 +279,6 @@ class InFlightRecords:
 
     def _check(self, holder: ShareHolder, batch: AcknowledgeBatch) -> None:
         """Raise KafkaError unless a session holds every offset of a batch, and no other change of them is in flight."""
-        types = batch.types
-        if not _TYPES.issuperset(types):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {types}")
         if batch.last < self.start_offset:
             return
         if not self.run_count:
@@ -298,7 +291,7 @@ class InFlightRecords:
                 ErrorCode.INVALID_REQUEST,
                 f"Batch record not found. The {which} offset in request is past acquired records.",
             )
-        if AcknowledgeType.RENEW in types and not self.rules.can_renew:
+        if AcknowledgeType.RENEW in batch.types and not self.rules.can_renew:
             raise _invalid_state("Renewing acquisition locks is not enabled for the group.")
         for run in self._runs.overlapping(max(batch.first, self.start_offset), batch.last):
             if _is_gap(run):

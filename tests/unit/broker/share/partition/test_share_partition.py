@@ -255,9 +255,6 @@ def test_unknown_share_partition_has_no_records_to_acknowledge(owner: ShareOwner
 @pytest.mark.parametrize(
     "batches",
     [
-        [AcknowledgeBatch(0, 1, [9])],
-        [AcknowledgeBatch(0, 2, [1, 1])],
-        [AcknowledgeBatch(1, 0, [1])],
         [AcknowledgeBatch(0, 1, [1]), AcknowledgeBatch(1, 2, [1])],
         [AcknowledgeBatch(2, 3, [1])],
     ],
