@@ -70,27 +70,25 @@ class SettingsCache:
     def __init__(self, services: Services, group_configs: Callable[[str], Mapping[str, str]]) -> None:
         self._services = services
         self._group_configs = group_configs
-        # For each group: its settings, and the version of the metadata from which they were computed.
-        self._known: dict[str, tuple[int, ShareSettings]] = {}
+        self._known: dict[str, ShareSettings] = {}
+        self._version = -1  # The version of the metadata from which they were computed.
 
     def __len__(self) -> int:
         return len(self._known)
 
     def of_group(self, group_id: str) -> ShareSettings:
-        """Return the present settings of a group. Equal settings are one object."""
-        version = self._services.image.version
-        known = self._known.get(group_id)
-        if known is None or known[0] != version:
-            settings = share_settings(
-                self._group_configs(group_id),
-                self._services.config,
-                allows_dead_letters=share_version(self._services.image) >= _DEAD_LETTERS_SINCE,
-            )
-            if known is not None and known[1] == settings:
-                settings = known[1]
-            if known is None and len(group_id) > _NAME_MAX:
-                return settings
-            if known is None and len(self._known) >= _GROUPS_MAX:
-                self._known.clear()
-            self._known[group_id] = known = version, settings
-        return known[1]
+        """Return the present settings of a group. They are the same object until the metadata changes."""
+        image = self._services.image
+        if self._version != image.version:
+            self._known.clear()
+            self._version = image.version
+        settings = self._known.get(group_id)
+        if settings is None:
+            allows_dead_letters = share_version(image) >= _DEAD_LETTERS_SINCE
+            configs, config = self._group_configs(group_id), self._services.config
+            settings = share_settings(configs, config, allows_dead_letters=allows_dead_letters)
+            if len(group_id) <= _NAME_MAX:
+                if len(self._known) >= _GROUPS_MAX:
+                    self._known.clear()
+                self._known[group_id] = settings
+        return settings
