@@ -27,14 +27,13 @@ from kproc.broker.share.partition.messages import (
     PartsAcknowledged,
     PartsAcquired,
     ReleaseHolder,
-    SharePart,
+    ShareKey,
     WatchParts,
 )
 from kproc.common.errors import ErrorCode
 
 LOCK_MS = 12_345
 FREE, DONE = None, "accepted"
-Key = tuple[bytes, int]
 
 
 class _WatchedParts(DelayedOperation):
@@ -57,9 +56,9 @@ class FakeOwners:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[int, str, Any]] = []
-        self.holders: dict[Key, dict[int, Any]] = {}  # Offset -> session that holds it, DONE or FREE.
-        self.errors: dict[Key, int] = {}
-        self.ack_errors: dict[Key, tuple[int, str]] = {}
+        self.holders: dict[ShareKey, dict[int, Any]] = {}  # Offset -> session that holds it, DONE or FREE.
+        self.errors: dict[ShareKey, int] = {}
+        self.ack_errors: dict[ShareKey, tuple[int, str]] = {}
         for call, handle in (
             (SHARE_ACQUIRE, self._acquire),
             (SHARE_ACKNOWLEDGE, self._acknowledge),
@@ -82,34 +81,33 @@ class FakeOwners:
     def accepted(self) -> int:
         return sum(holder == DONE for offsets in self.holders.values() for holder in offsets.values())
 
-    def _log(self, services: Services, part: SharePart) -> Any:
-        topic = services.image.topics_by_id[part.topic_id]
-        return services.owner.partitions.get(topic.name, topic.partitions[part.index]).log
+    def _log(self, services: Services, key: ShareKey) -> Any:
+        topic = services.image.topics_by_id[key[0]]
+        return services.owner.partitions.get(topic.name, topic.partitions[key[1]]).log
 
-    def available(self, services: Services, part: SharePart) -> list[int]:
+    def available(self, services: Services, key: ShareKey) -> list[int]:
         """The offsets that can be acquired."""
-        if (part.topic_id, part.index) in self.errors:
+        if key in self.errors:
             return []
-        log = self._log(services, part)
-        offsets = self.holders.setdefault((part.topic_id, part.index), {})
+        log = self._log(services, key)
+        offsets = self.holders.setdefault(key, {})
         return [at for at in range(log.state.high_watermark) if offsets.get(at) is FREE]
 
     def _acquire(self, services: Services, body: AcquireParts, on_reply: OnResult[PartsAcquired]) -> None:
         self.calls.append((services.handler_index, "acquire", body))
         left, results = body.records_max, []
-        for part in body.parts:
-            key = part.topic_id, part.index
+        for key in body.parts:
             if key in self.errors:
                 results.append(AcquiredPart(self.errors[key]))
                 continue
-            found = self.available(services, part)[: max(0, left)]
+            found = self.available(services, key)[: max(0, left)]
             left -= len(found)
             if not found:
                 results.append(AcquiredPart())
                 continue
             for at in found:
                 self.holders[key][at] = body.holder.session
-            read = self._log(services, part).read(found[0], body.bytes_max, minimum_one=True, committed=False)
+            read = self._log(services, key).read(found[0], body.bytes_max, minimum_one=True, committed=False)
             acquired = [AcquiredRange(at, at, 1) for at in found]
             results.append(AcquiredPart(ranges=read.ranges, bytes=read.bytes, acquired=acquired))
         on_reply(PartsAcquired(parts=results, lock_ms=LOCK_MS, known=services.image.version))
@@ -120,7 +118,7 @@ class FakeOwners:
         self.calls.append((services.handler_index, "acknowledge", body))
         results = []
         for part in body.parts:
-            key = part.topic_id, part.index
+            key = part.key
             if key in self.ack_errors:
                 results.append(AcknowledgedPart(*self.ack_errors[key]))
                 continue
@@ -134,18 +132,16 @@ class FakeOwners:
                         self.holders[key][at] = FREE if kind == AcknowledgeType.RELEASE else DONE
             results.append(AcknowledgedPart(code))
         on_reply(PartsAcknowledged(parts=results, lock_ms=LOCK_MS, known=services.image.version))
-        self.wake(services, body.parts)
+        self.wake(services, [part.key for part in body.parts])
 
-    def wake(self, services: Services, parts: list[SharePart]) -> None:
-        for part in parts:
-            topic = services.image.topics_by_id[part.topic_id]
-            services.owner.purgatory.check((topic.name, part.index))
+    def wake(self, services: Services, keys: list[ShareKey]) -> None:
+        for topic_id, index in keys:
+            services.owner.purgatory.check((services.image.topics_by_id[topic_id].name, index))
 
     def _watch(self, services: Services, body: WatchParts, on_reply: OnResult[Reply]) -> None:
         self.calls.append((services.handler_index, "watch", body))
         operation = _WatchedParts(self, services, body, on_reply)
-        names = [services.image.topics_by_id[part.topic_id].name for part in body.parts]
-        keys = [(name, part.index) for name, part in zip(names, body.parts, strict=True)]
+        keys = [(services.image.topics_by_id[topic_id].name, index) for topic_id, index in body.parts]
         if not operation.try_complete():
             services.owner.purgatory.watch(operation, [*keys, ("watch", *body.watch)])
 
@@ -158,5 +154,5 @@ class FakeOwners:
             for at, holder in offsets.items():
                 if holder == body.holder.session:
                     offsets[at] = FREE
-            self.wake(services, [SharePart(*key)])
+            self.wake(services, [key])
         on_reply(Reply())

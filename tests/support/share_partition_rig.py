@@ -21,7 +21,7 @@ from kproc.broker.share.partition.messages import (
     PartsAcquired,
     ReleaseHolder,
     ShareHolder,
-    SharePart,
+    ShareKey,
     WatchParts,
 )
 from kproc.broker.share.partition.owner import (
@@ -142,14 +142,14 @@ class ShareOwner:
         """The persisted state of partition 0."""
         return self.states.states[state_key("g", self.topic_id, 0)]
 
-    def part(self, index: int = 0) -> SharePart:
-        return SharePart(self.topic_id, index)
+    def part(self, index: int = 0) -> ShareKey:
+        return self.topic_id, index
 
     def acknowledge_part(self, *batches: AcknowledgeBatch, index: int = 0) -> AcknowledgePart:
-        return AcknowledgePart(self.topic_id, index, list(batches))
+        return AcknowledgePart((self.topic_id, index), list(batches))
 
     def acquire(
-        self, member: ShareHolder, *parts: SharePart, records_max: int = 500, **more: Any
+        self, member: ShareHolder, *parts: ShareKey, records_max: int = 500, **more: Any
     ) -> list[AcquiredPart] | None:
         """Acquire, and settle. None if the call is not answered yet."""
         body = AcquireParts(

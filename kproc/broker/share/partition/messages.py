@@ -19,6 +19,9 @@ from kproc.wire.file_range import FileRange
 # for clients. A watch ends when records of the partition can be acquired.
 OPENS_LATER: Final = -2
 
+# Identifies a partition: (topic id, partition index).
+ShareKey = tuple[bytes, int]
+
 
 class AcknowledgeType(IntEnum):
     """The ways in which a member acknowledges a record, with Kafka's numbers."""
@@ -55,19 +58,10 @@ class AcknowledgeBatch(msgspec.Struct, array_like=True):
     types: list[int]
 
 
-class SharePart(msgspec.Struct, array_like=True, gc=False):
-    """One partition of a call.
-
-    Waiting ShareFetches have up to 200,000 of these objects. The garbage collector does not visit them.
-    """
-
-    topic_id: bytes
-    index: int
-
-
-class AcknowledgePart(SharePart, array_like=True, gc=True):
+class AcknowledgePart(msgspec.Struct, array_like=True):
     """One partition of a call, with the acknowledgements of its records."""
 
+    key: ShareKey
     acknowledgements: list[AcknowledgeBatch]
 
 
@@ -82,7 +76,7 @@ class AcquireParts(ForOwner):
     """
 
     holder: ShareHolder
-    parts: list[SharePart]
+    parts: list[ShareKey]
     records_max: int
     batch_size: int
     bytes_max: int
@@ -163,7 +157,7 @@ class WatchParts(ForOwner):
 
     watch: tuple[int, int]
     group_id: str
-    parts: list[SharePart]
+    parts: list[ShareKey]
     deadline_ns: int
     bytes_min: int = 1
 

@@ -31,7 +31,7 @@ from kproc.broker.share.partition.messages import (
     PartsAcknowledged,
     PartsAcquired,
     ReleaseHolder,
-    SharePart,
+    ShareKey,
     WatchParts,
 )
 from kproc.broker.share.partition.share_partition import watch_keys
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FAILURES: Final = (KafkaError, Corrupt, OSError)
-
-
-def _key(group_id: str, part: SharePart) -> SharePartitionKey:
-    return SharePartitionKey(group_id, part.topic_id, part.index)
 
 
 def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
@@ -94,7 +90,7 @@ class _Acknowledging:
         self._finish_one()
 
     def _start_part(self, at: int, part: AcknowledgePart) -> None:
-        shares, key = self._services.owner.shares, _key(self._holder.group_id, part)
+        shares, key = self._services.owner.shares, SharePartitionKey(self._holder.group_id, *part.key)
         try:
             partition, _ = shares.get(key, adds=False)
             partition.acknowledge(
@@ -143,9 +139,9 @@ class _Acquiring:
         self._bytes_left = body.bytes_max
         self._can_exceed = body.can_exceed
 
-    def acquire(self, part: SharePart) -> AcquiredPart:
+    def acquire(self, part: ShareKey) -> AcquiredPart:
         """Acquire records of a partition. If none can be acquired now, the result has no records and no error."""
-        shares, key = self._shares, _key(self._body.holder.group_id, part)
+        shares, key = self._shares, SharePartitionKey(self._body.holder.group_id, *part)
         try:
             partition, owned = shares.get(key)
             shares.uses.add(self._body.holder, key)
@@ -256,12 +252,12 @@ class _Watch(DelayedOperation):
         topics, shares = self._services.image.topics_by_id, self._services.owner.shares
         keys: list[Hashable] = [(WATCH, *self._body.watch)]
         for part in self._body.parts:
-            key = _key(self._body.group_id, part)
+            key = SharePartitionKey(self._body.group_id, *part)
             partition = shares.find(key)
             if partition is not None:
                 keys += partition.watch_keys
             else:
-                keys += watch_keys(key, topics[part.topic_id].name)
+                keys += watch_keys(key, topics[key.topic_id].name)
         purgatory.watch(self, keys)
 
     def try_complete(self) -> bool:
@@ -277,14 +273,14 @@ class _Watch(DelayedOperation):
                 return self.complete()
         return False
 
-    def _readable_bytes(self, part: SharePart) -> int:
+    def _readable_bytes(self, part: ShareKey) -> int:
         """Return the bytes readable from the first record that can be acquired, about bytes_min at most.
 
         The bytes can include records that others have acquired. 0: no record can be acquired. -1: an error.
         """
         shares = self._services.owner.shares
         try:
-            partition, owned = shares.get(_key(self._body.group_id, part))
+            partition, owned = shares.get(SharePartitionKey(self._body.group_id, *part))
             offset = fetch_offset(shares, partition, owned)
             if partition.error is not None:
                 return -1

@@ -15,9 +15,10 @@ from kproc.broker.share.partition.messages import (
     AcknowledgeParts,
     AcknowledgeType,
     PartsAcknowledged,
+    ShareKey,
 )
 from kproc.broker.share.session.owner_call import call_owner, release_session
-from kproc.broker.share.session.sessions import ShareKey, ShareSession
+from kproc.broker.share.session.sessions import ShareSession
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Acknowledgements:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self.results[key] = AcknowledgedPart(int(code))
         if not code and batches:
-            self._parts[key] = AcknowledgePart(topic_id, key[1], batches)
+            self._parts[key] = AcknowledgePart(key, batches)
 
     def start(self) -> None:
         """Call the owners. If the request acknowledges no records, finish at once."""

@@ -23,13 +23,13 @@ from kproc.broker.share.partition.messages import (
     AcquiredPart,
     AcquireParts,
     PartsAcquired,
-    SharePart,
+    ShareKey,
     WatchParts,
 )
 from kproc.broker.share.partition.share_partitions import SLOW_PARTS
 from kproc.broker.share.session.acknowledge import find_partition
 from kproc.broker.share.session.owner_call import call_owner, release_at
-from kproc.broker.share.session.sessions import ShareKey, ShareSession
+from kproc.broker.share.session.sessions import ShareSession
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Acquisition(DelayedOperation):
         body = AcquireParts(
             version,
             self._session.holder,
-            [SharePart(topic_id, index) for topic_id, index in keys],
+            keys,
             self._records_left,
             limits.batch_size,
             self._bytes_left,
@@ -281,7 +281,7 @@ class Acquisition(DelayedOperation):
                 services.image.version,
                 watch,
                 self._session.holder.group_id,
-                [SharePart(topic_id, index) for topic_id, index in keys],
+                keys,
                 self.deadline_ns,
                 bytes_min,
             )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.share.partition.messages import ShareHolder
+from kproc.broker.share.partition.messages import ShareHolder, ShareKey
 from kproc.common.errors import ErrorCode, KafkaError
 
 INITIAL_EPOCH: Final = 0
@@ -27,8 +27,6 @@ SESSION_PARTITIONS_MAX: Final = 2_000
 # Limit of the partitions of all sessions of a Handler. Each takes about 200 bytes. Kafka has no such limit.
 PARTITIONS_MAX: Final = 200_000
 
-# Identifies a partition: (topic id, partition index).
-ShareKey = tuple[bytes, int]
 Fields = dict[str, Any]
 
 

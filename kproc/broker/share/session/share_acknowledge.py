@@ -16,7 +16,7 @@ from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
 from kproc.broker.share.session.acknowledge import Acknowledgements
 from kproc.broker.share.session.owner_call import release_session
-from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
+from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, keys_of
 from kproc.broker.share.session.share_requests import (
     ROWS_MAX,
     add_leader,
@@ -29,7 +29,7 @@ from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
-    from kproc.broker.share.partition.messages import AcknowledgedPart
+    from kproc.broker.share.partition.messages import AcknowledgedPart, ShareKey
 
 Fields = dict[str, Any]
 

@@ -25,11 +25,11 @@ from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.security.acl import Operation
-from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart
+from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart, ShareKey
 from kproc.broker.share.session.acknowledge import Acknowledgements, has_acknowledgements, is_renewal
 from kproc.broker.share.session.acquire import AcquireLimits, Acquisition
 from kproc.broker.share.session.owner_call import release_session
-from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
+from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, keys_of
 from kproc.broker.share.session.share_requests import (
     ROWS_MAX,
     add_leader,

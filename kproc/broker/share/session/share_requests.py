@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.features import share_version
+from kproc.broker.share.partition.messages import ShareKey
 from kproc.broker.share.session.acknowledge import find_partition
-from kproc.broker.share.session.sessions import ShareKey
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

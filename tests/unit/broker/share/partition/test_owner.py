@@ -222,4 +222,6 @@ def test_waiting_share_fetches_share_their_keys(owner: ShareOwner) -> None:
     shared = [one for one, other in zip(first.watched, second.watched, strict=True) if one is other]
     assert len(shared) == 2
     assert len(purgatory.watchers[shared[0]]) == 2
-    assert not gc.is_tracked(owner.part())
+    part = owner.part()
+    gc.collect()
+    assert not gc.is_tracked(part)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.share.partition.messages import ShareKey
 from kproc.broker.share.session import sessions as module
-from kproc.broker.share.session.sessions import ShareKey, ShareSession, ShareSessions
+from kproc.broker.share.session.sessions import ShareSession, ShareSessions
 from kproc.common.errors import ErrorCode, KafkaError
 
 A, B, C = (b"a" * 16, 0), (b"a" * 16, 1), (b"c" * 16, 0)

@@ -377,7 +377,7 @@ def test_many_acknowledgements_reach_an_owner_in_several_calls(
     rows = rows_of(scene.acknowledge(batches, epoch=1))
     assert {index: row["error_code"] for index, row in rows.items()} == dict.fromkeys(range(12), 0)
     sent = [body.parts for handler, _, body in scene.owners.calls if handler == 0]
-    assert [part.index for parts in sent for part in parts] == at_zero
+    assert [part.key[1] for parts in sent for part in parts] == at_zero
     assert [len(parts) for parts in sent] == [1, 2, 1]
 
 
