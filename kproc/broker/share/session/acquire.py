@@ -181,8 +181,10 @@ class Acquisition(DelayedOperation):
             self._watch_all()
 
     def _acquire(self, owner: int) -> None:
-        services, limits = self._services, self._limits
-        keys = self._parts[owner]
+        services, limits, results = self._services, self._limits, self.results
+        # If another owner dies during a call and its partitions go to this owner, `_parts` grows, and this owner is
+        # called again. Another call for partitions with records would replace their results.
+        keys = [key for key in self._parts[owner] if key not in results or not results[key].acquired]
         version = services.image.version
         body = AcquireParts(
             version,
@@ -231,7 +233,7 @@ class Acquisition(DelayedOperation):
             del self.results[key]
         if moved and not self._has_records():
             assert isinstance(reply, PartsAcquired)
-            self._parts[owner] = [key for key in keys if key not in moved]
+            self._parts[owner] = [key for key in self._parts[owner] if key not in moved]
             self._is_calling = True
             self._services.owner.transfers.when_image(reply.known, partial(self._on_image, moved))
         else:

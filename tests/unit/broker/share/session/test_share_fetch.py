@@ -259,6 +259,27 @@ def test_death_of_an_owner_gives_the_leader_again(scene: Scene) -> None:
     assert answer["node_endpoints"][0]["node_id"] == 1
 
 
+def test_owner_dies_while_its_successor_acquires(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply of the successor has no result for the partition that it has got during the call."""
+    first, second = scene.at[1], scene.at[2]
+    scene.send(first, second, max_wait=500)
+    produce = produce_fields([("t", bytes(16), [(first, batch(b"v"))])], acks=1)
+    scene.rig.processors[1].send(ApiKey.PRODUCE, 9, produce, connection=PRODUCER)
+    scene.owners.names()
+    scene.rig.handler(1).do_work(0)
+    scene.rig.handler(0).do_work(0)
+    find_partition = acquire.find_partition
+    successor = find_partition(parts_of(scene.rig.handler(0)).services, (scene.topic_id, first))
+    monkeypatch.setattr(acquire, "find_partition", lambda *_: successor)
+    scene.owners.errors[scene.topic_id, second] = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    scene.rig.kill(2)
+    scene.rig.handler(0).do_work(0)
+    assert scene.owners.names() == []
+    scene.rig.settle()
+    (answer,) = scene.later()
+    assert values_in(rows_of(answer)[first]) == [b"v"]
+
+
 def test_piggybacked_acknowledgements_come_before_the_records(scene: Scene) -> None:
     scene.produce(0, b"a", b"b")
     scene.fetch(0, max_records=1)
