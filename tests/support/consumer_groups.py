@@ -53,9 +53,7 @@ class GroupRig:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.broken_after: int | None = None  # The number of records after which appends fail.
         cluster = ConsumerCluster(TopicView(lambda: self.image), lambda _group_id: self.settings, self._match)
-        self.environment = ConsumerEnvironment(
-            cluster, self.config, lambda: self.now_ms, self._append, lambda _members: False
-        )
+        self.environment = ConsumerEnvironment(cluster, self.config, lambda: self.now_ms, self._append)
         self.group = ConsumerGroup(self._make_state(), self.environment)
 
     def _make_state(self) -> ConsumerGroupState:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
-from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
+from kproc.broker.group.classic.group import ClassicGroup
+from kproc.broker.group.classic.state import GroupEnvironment
 from kproc.broker.group.consumer.admission import check_size
 from kproc.broker.group.consumer.classic_members import (
     heartbeat_classic,
@@ -93,13 +94,7 @@ class ConsumerGroups:
         self._timing = timing
         self._append = partial(append_and_apply, log)
         self._classic = classic
-        self._environment = ConsumerEnvironment(
-            cluster,
-            config,
-            timing.wall_ms,
-            self._append_to_group,
-            lambda members: can_downgrade(members, config),
-        )
+        self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
         # Classic groups that a joining member replaces by a consumer group, and the records of their members in that
         # group. They come back if its heartbeat is rejected.
         self._replaced: dict[str, tuple[ClassicGroup, list[ConsumerRecord]]] = {}

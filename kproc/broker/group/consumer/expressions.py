@@ -36,7 +36,7 @@ class Expressions:
         matching. A later heartbeat tries again. Until then the expression keeps its topics, and a new one has none. In
         Kafka a new expression has no topics at first, too, because Kafka always matches after the response.
         """
-        version = self._environment.topics.version
+        version = self._environment.cluster.topics.version
         known = self._state.expressions.get(expression)
         if known is not None and expression in self._resolved:
             resolved_version, resolved_ms = self._resolved[expression]

@@ -57,6 +57,7 @@ from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.subscriptions import Subscriptions
 from kproc.broker.group.consumer.target import compute_target, topic_ids
 from kproc.broker.group.messages import CommitRequest
+from kproc.broker.group.migration import can_downgrade
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         known = admit(self, request)
         owned_before: OwnedPartitions = {} if known is None else known.state.owned
         updated = merged(None if known is None else known.metadata, request)
-        member = self.progress(known, request.member_id, updated, request.owned, request.client, now_ms)
+        member = self.update_member(known, request.member_id, updated, request.client, now_ms)
+        self.update_target(now_ms)
+        self.reconcile(member, request.owned, now_ms)
         is_told = request.member_epoch == JOIN_EPOCH or request.is_full or member.state.owned != owned_before
         return ConsumerHeartbeatResult(
             member_id=member.member_id,
@@ -114,28 +117,9 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         is_settled = state.phase is MemberPhase.STABLE and state.epoch == epoch == self.state.epoch.epoch
         return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
-    def progress(
-        self,
-        known: ConsumerMember | None,
-        member_id: str,
-        metadata: MemberMetadata,
-        reported: Assignment | None,
-        client: Identity,
-        now_ms: int,
-    ) -> ConsumerMember:
-        """Update the member and the group's epoch, then the target, then reconcile the member. Return the member.
-
-        `known` is the member as the group has it, or the static member that it replaces. It is None for a new member.
-        `reported` are the partitions that the member reports as owned. It is None if the request does not have them.
-        """
-        member = self.update_member(known, member_id, metadata, client, now_ms)
-        self.update_target(now_ms)
-        self.reconcile(member, reported, now_ms)
-        return member
-
     def becomes_classic(self) -> bool:
         """Return True if the group can become a classic one: all members are classic, and the settings permit it."""
-        return self._environment.becomes_classic(self.state.members.values())
+        return can_downgrade(self.state.members.values(), self._environment.config)
 
     def check_size(self) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if no member can be added."""
@@ -153,8 +137,8 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
     ) -> ConsumerMember:
         """Record the subscription of a member, and the group's next epoch if the change needs a new assignment.
 
-        Return the member, whose session has been restarted. `known` is as for `progress`; `updated` is the new
-        metadata.
+        Return the member, whose session has been restarted. `known` is the member as the group has it, or the static
+        member that it replaces. It is None for a new member. `updated` is the new metadata.
         """
         self._check_memory(known, member_id, updated)
         before = None if known is None else known.metadata
@@ -213,7 +197,7 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         topic was created, deleted or has grown. `after` and `expressions` are the group's subscriptions and expressions
         after these records.
         """
-        topics = self._environment.topics
+        topics = self._environment.cluster.topics
         records += [
             (self._key(ConsumerRecordType.EXPRESSION, each), None)
             for each in expressions
@@ -234,7 +218,7 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
 
     def _compute_target(self, wall_ms: int) -> Work:
         state, epoch = self.state, self.state.epoch.epoch
-        targets = yield from compute_target(state, self._environment.topics, self._assignor_name())
+        targets = yield from compute_target(state, self._environment.cluster.topics, self._assignor_name())
         if not is_applicable(targets, epoch, state):
             return
         self._append([*target_records(state, targets, TargetEpoch(epoch, wall_ms))])
@@ -245,12 +229,15 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
     # -- step 3: the partitions of the member ------------------------------------------------------------------
 
     def reconcile(self, member: ConsumerMember, reported: Assignment | None, now_ms: int) -> None:
-        """Bring the member one step closer to its target. `reported` is as for `progress`."""
+        """Bring the member one step closer to its target.
+
+        `reported` are the partitions that the member reports as owned. It is None if the request does not have them.
+        """
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
             target=self.state.target_of(member.member_id),
-            subscribed=topic_ids(self.state, self._environment.topics, member.metadata),
+            subscribed=topic_ids(self.state, self._environment.cluster.topics, member.metadata),
             is_free=lambda topic_id, partition: (
                 self.state.owners.get((topic_id, partition), member.member_id) == member.member_id
             ),
@@ -283,7 +270,7 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         remaining = [each for name, each in self.state.members.items() if name not in removed]
         after = self.state.subscriptions.after([each for each in removed.values() if each is not None])
         records = [*member_tombstones(self.group_id, removed)]
-        if self._environment.becomes_classic(remaining):
+        if can_downgrade(remaining, self._environment.config):
             # The group becomes classic, so do not raise its epoch. As in Kafka, the last epoch is the generation of the
             # classic group, which rebalances at once.
             self._append(records)

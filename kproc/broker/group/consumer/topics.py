@@ -56,10 +56,6 @@ class TopicView:
         topic = self._image().topic(name)
         return None if topic is None else len(topic.partitions)
 
-    def names(self) -> Iterable[str]:
-        """Return the names of all topics."""
-        return self._image().topics_by_name.keys()
-
     def by_id(self, partitions: Mapping[str, frozenset[int]]) -> dict[bytes, frozenset[int]]:
         """Return partitions of named topics by the topics' ids, without topics that do not exist."""
         ids = ((self.id_of(name), numbers) for name, numbers in partitions.items())
