@@ -26,22 +26,24 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
 
     Raises KafkaError if the member is unknown or fenced, or cannot join.
     """
-    joins = request.member_epoch == JOIN_EPOCH
-    is_static = request.instance_id in state.instance_ids
+    member_id, instance_id = request.member_id, request.instance_id
+    if request.member_epoch != JOIN_EPOCH:
+        member = state.get_member(member_id, instance_id)
+        _check_epoch(member.state, request)
+        return member
+    _check_instance(state, request)
+    if instance_id is not None and instance_id in state.instance_ids:
+        member = state.members[state.instance_ids[instance_id]]
+        if member.member_id != member_id and member.state.epoch != STATIC_LEAVE_EPOCH:
+            raise unreleased_instance(instance_id, member_id, member.member_id)
+        return member
     # A static member that returns, and a known member that joins again, are counted in the group already.
     # Rejecting them would shrink a full group with each restart of a client.
-    if joins and not is_static and request.member_id not in state.members and len(state.members) >= size_max:
+    if member_id not in state.members and len(state.members) >= size_max:
         raise group_is_full("streams", size_max)
-    if joins:
-        _check_instance(state, request)
-        if is_static:
-            return _static_member_of(state, request)
-        # The member id is the client's own choice (KIP-1082). A known member that joins again was fenced, or its
-        # first response was lost.
-        return state.members.get(request.member_id)
-    member = state.get_member(request.member_id, request.instance_id)
-    _check_epoch(member.state, request)
-    return member
+    # The member id is the client's own choice (KIP-1082). A known member that joins again was fenced, or its first
+    # response was lost.
+    return state.members.get(member_id)
 
 
 def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None:
@@ -61,15 +63,6 @@ def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None
             f"Member {request.member_id} with instance id {request.instance_id} cannot join the group because the "
             f"member id is already used by a {user}.",
         )
-
-
-def _static_member_of(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
-    """Return the static member that joins again or is replaced. Raises UNRELEASED_INSTANCE_ID if it has not left."""
-    assert request.instance_id is not None
-    known = state.members[state.instance_ids[request.instance_id]]
-    if known.state.epoch != STATIC_LEAVE_EPOCH and known.member_id != request.member_id:
-        raise unreleased_instance(request.instance_id, request.member_id, known.member_id)
-    return known
 
 
 def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:

@@ -38,39 +38,23 @@ def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | 
 
     Raises KafkaError if the group is full, the member unknown or fenced, or its instance id in use by another member.
     """
-    joins = request.member_epoch == JOIN_EPOCH
-    is_known = request.member_id in group.state.members or request.instance_id in group.state.instance_ids
-    if joins and not is_known:
-        group.check_size()
-    if request.instance_id is not None:
-        return _admit_static(group, request, request.instance_id)
-    # A member with a known id joins again: it was fenced, or the response to its first heartbeat was lost
-    # (KIP-1082).
-    if joins:
-        return group.state.members.get(request.member_id)
-    member = group.state.get_member(request.member_id)
-    _check_epoch(member.state, request)
-    return member
-
-
-def _admit_static(
-    group: ConsumerGroup, request: ConsumerHeartbeat, instance_id: str
-) -> ConsumerMember | None:
-    member_id = group.state.instance_ids.get(instance_id)
-    member = None if member_id is None else group.state.members[member_id]
+    state, member_id, instance_id = group.state, request.member_id, request.instance_id
     if request.member_epoch != JOIN_EPOCH:
-        member = group.state.get_member(request.member_id, instance_id)
+        member = state.get_member(member_id, instance_id)
         _check_epoch(member.state, request)
         return member
-    if member is None:
-        # The instance id may be new, and the member not: as in Kafka 4.4, a member can get or change its instance id.
-        return group.state.members.get(request.member_id)
-    if member.member_id == request.member_id:
-        return member
-    if member.classic is None and member.state.epoch != STATIC_LEAVE_EPOCH:
+    if instance_id is not None and instance_id in state.instance_ids:
+        member = state.members[state.instance_ids[instance_id]]
         # A static member of the classic protocol does not leave when it stops, so it is replaced at once, as in Kafka.
-        raise unreleased_instance(instance_id, request.member_id, member.member_id)
-    return member
+        is_replaceable = member.classic is not None or member.state.epoch == STATIC_LEAVE_EPOCH
+        if member.member_id != member_id and not is_replaceable:
+            raise unreleased_instance(instance_id, member_id, member.member_id)
+        return member
+    # A member with a known id joins again: it was fenced, or the response to its first heartbeat was lost (KIP-1082).
+    # As in Kafka 4.4, it can get or change its instance id.
+    if member_id not in state.members:
+        group.check_size()
+    return state.members.get(member_id)
 
 
 def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
