@@ -94,7 +94,7 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
         fields = {"type": "OffsetCommit", "group": offset_key.group_id}
         fields |= {"topic": offset_key.topic, "partition": offset_key.partition}
     else:
-        fields = {"type": "GroupMetadata", "group": decoded[0].group_id}
+        fields = {"type": "GroupMetadata", "group": decoded[0]}
     return fields, None if decoded[1] is None else _plain(decoded[1])
 
 

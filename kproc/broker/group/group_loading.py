@@ -60,13 +60,13 @@ class GroupLoading:
                     decoded.key_type,
                 )
             return
-        key_of, content = decoded
-        if isinstance(key_of, OffsetKey):
+        name, content = decoded
+        if isinstance(name, OffsetKey):
             assert isinstance(content, CommittedOffset)
-            self._offsets.put(key_of, content, offset, producer)
+            self._offsets.put(name, content, offset, producer)
         else:
             assert isinstance(content, GroupSnapshot)
-            self._classic.replay(key_of.group_id, content)
+            self._classic.replay(name, content)
 
     def build_groups(self, topics: KnownTopics) -> Work:
         """Build the groups from the replayed records, in steps.

@@ -78,12 +78,6 @@ class OffsetKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     partition: int
 
 
-class GroupKey(msgspec.Struct, frozen=True, gc=False):
-    """The key of a group of the classic protocol (GroupMetadataKey)."""
-
-    group_id: str
-
-
 class CommittedOffset(msgspec.Struct, array_like=True, gc=False, kw_only=True):
     """The offset that a group committed for one partition. After its record was appended, only a load changes it."""
 
@@ -127,9 +121,8 @@ class UnknownGroupRecord(msgspec.Struct, frozen=True, gc=False):
     key_type: int
 
 
-Decoded = (
-    tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupSnapshot | None] | UnknownGroupRecord
-)
+# The key of a group of the classic protocol is its id.
+Decoded = tuple[OffsetKey, CommittedOffset | None] | tuple[str, GroupSnapshot | None] | UnknownGroupRecord
 
 
 # ---- writing ----------------------------------------------------------------------------------------------
@@ -213,7 +206,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
             return _read_offset_key(key), None if value is None else _read_offset_value(value)
         if key_type == _GROUP:
             group_id, _ = _string(read_string, key, INT16.size)
-            return GroupKey(group_id), None if value is None else _read_group_value(group_id, value)
+            return group_id, None if value is None else _read_group_value(group_id, value)
         return UnknownGroupRecord(key_type)
     except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
         raise Corrupt(f"cannot decode a record of __consumer_offsets: {error}") from error

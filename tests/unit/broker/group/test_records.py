@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from kproc.broker.group.records import (
     CommittedOffset,
-    GroupKey,
     GroupSnapshot,
     MemberSnapshot,
     OffsetKey,
@@ -69,8 +68,8 @@ def test_offsets_come_back(key: OffsetKey, value: CommittedOffset) -> None:
 @given(GROUPS)
 def test_groups_come_back(group: GroupSnapshot) -> None:
     key = encode_group_key(group.group_id)
-    assert decode_record(key, encode_group_value(group)) == (GroupKey(group.group_id), group)
-    assert decode_record(key, None) == (GroupKey(group.group_id), None)
+    assert decode_record(key, encode_group_value(group)) == (group.group_id, group)
+    assert decode_record(key, None) == (group.group_id, None)
 
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=60))
