@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import Producer
-from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
-from kproc.broker.group.classic.state import OnWritten
+from kproc.broker.group.classic.group import ClassicGroup
+from kproc.broker.group.classic.state import GroupEnvironment, OnWritten
 from kproc.broker.group.messages import (
     CommitRequest,
     JoinRequest,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write
 from kproc.broker.coordinator.steps import Work
-from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
-from kproc.broker.group.classic.state import OnWritten
+from kproc.broker.group.classic.group import ClassicGroup
+from kproc.broker.group.classic.state import GroupEnvironment, OnWritten
 from kproc.broker.group.messages import (
     JoinReply,
     JoinRequest,

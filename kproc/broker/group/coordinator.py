@@ -23,7 +23,8 @@ from kproc.broker.coordinator.rules import (
     write_error,
 )
 from kproc.broker.coordinator.steps import Steps, Work
-from kproc.broker.group.classic.group import ClassicGroup, join_refusal
+from kproc.broker.group.classic.group import ClassicGroup
+from kproc.broker.group.classic.join import join_refusal
 from kproc.broker.group.classic_groups import RESPONSES, ClassicGroups
 from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.messages import (

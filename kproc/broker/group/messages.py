@@ -160,8 +160,3 @@ class GroupOverview(msgspec.Struct, frozen=True):
 JoinReply = Callable[[JoinResult], None]
 SyncReply = Callable[[SyncResult], None]
 LeaveReply = Callable[[LeaveResult], None]
-
-
-def join_failed(code: int, member_id: str) -> JoinResult:
-    """Return the response to a JoinGroup that was rejected."""
-    return JoinResult(code, member_id)

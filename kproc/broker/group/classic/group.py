@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kproc.broker.coordinator.steps import Work
-from kproc.broker.group.classic.join import ClassicJoin, join_refusal
+from kproc.broker.group.classic.join import ClassicJoin
 from kproc.broker.group.classic.members import Member
 from kproc.broker.group.classic.rebalance import ClassicRebalance
 from kproc.broker.group.classic.state import GROUP_TYPE, ClassicState, GroupEnvironment, GroupState
@@ -33,6 +33,7 @@ from kproc.broker.group.messages import (
     DescribedGroup,
     JoinReply,
     JoinRequest,
+    JoinResult,
     LeaveReply,
     LeaveResult,
     LeavingMember,
@@ -40,12 +41,9 @@ from kproc.broker.group.messages import (
     SyncReply,
     SyncRequest,
     SyncResult,
-    join_failed,
 )
 from kproc.broker.group.records import GroupSnapshot, encode_group_key
 from kproc.common.errors import ErrorCode
-
-__all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
 
 # Costs of restoring one member, and of removing one from a group that ends, in units of about 1 us (see Steps).
 _RESTORE_COST: Final = 8
@@ -276,7 +274,7 @@ class ClassicGroup:
         # Remove the oldest member, who usually leads, last. Removing a leader searches the next one past all removed
         # members, which would take quadratic time.
         for member in reversed(list(state.roster.members.values())):
-            state.roster.answer_join(member, join_failed(code, member.member_id))
+            state.roster.answer_join(member, JoinResult(code, member.member_id))
             state.answer_sync(member, SyncResult(code))
             state.roster.remove(member)
             yield _REMOVE_COST

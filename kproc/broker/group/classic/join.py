@@ -20,7 +20,6 @@ from kproc.broker.group.messages import (
     JoinRequest,
     JoinResult,
     SyncResult,
-    join_failed,
 )
 from kproc.common.bounded import NAME_MAX, short_name
 from kproc.common.errors import ErrorCode
@@ -77,14 +76,14 @@ class ClassicJoin:
         if not refusal and state.current is GroupState.DEAD:
             refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if refusal:
-            reply(join_failed(refusal, request.member_id))
+            reply(JoinResult(refusal, request.member_id))
         elif not self._has_room(request):
-            reply(join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id))
+            reply(JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id))
         elif not self._fits(request):
             self._reject_for_size(request, now_ms)
-            reply(join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
+            reply(JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
         elif not state.roster.supports(request.protocol_type, request.protocols):
-            reply(join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+            reply(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
         elif request.member_id == UNKNOWN_MEMBER_ID:
             self._join_unknown(request, now_ms, reply)
         elif request.member_id in state.roster.pending:
@@ -162,7 +161,7 @@ class ClassicJoin:
             # member behind.
             state.roster.pending[member_id] = state.wake_by(now_ms + request.session_timeout_ms)
             state.environment.on_pending(state.group_id, member_id)
-            reply(join_failed(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            reply(JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(request, member_id, now_ms, reply)
 
@@ -170,7 +169,7 @@ class ClassicJoin:
         if request.group_instance_id is not None:
             # The id was returned to a dynamic member, and the request is of a static one. As in Kafka, the response is
             # UNKNOWN_SERVER_ERROR without a member id.
-            reply(join_failed(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            reply(JoinResult(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
         self._add(request, request.member_id, now_ms, reply)
 
@@ -193,7 +192,7 @@ class ClassicJoin:
         state = self._state
         refusal = state.roster.refusal(request.member_id, request.group_instance_id)
         if refusal:
-            reply(join_failed(refusal, request.member_id))
+            reply(JoinResult(refusal, request.member_id))
             return
         member = state.roster.members[request.member_id]
         leads = state.roster.leader == member.member_id
@@ -258,7 +257,7 @@ class ClassicJoin:
         """
         state = self._state
         old_id = member.member_id
-        state.roster.answer_join(member, join_failed(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        state.roster.answer_join(member, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old_id))
         state.answer_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         member.is_new = False
         state.roster.rename(member, member_id)

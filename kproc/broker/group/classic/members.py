@@ -17,7 +17,7 @@ from kproc.broker.coordinator.member_memory import (
     SubscriptionContent,
     member_bytes,
 )
-from kproc.broker.group.messages import JoinReply, JoinRequest, JoinResult, SyncReply, join_failed
+from kproc.broker.group.messages import JoinReply, JoinRequest, JoinResult, SyncReply
 from kproc.broker.group.records import MemberSnapshot
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
@@ -109,10 +109,6 @@ class Member:
         self.assignment = assignment
         if self.held is not None:
             self.held.count_assignment(len(assignment))
-
-    def renew(self, now_ms: int) -> None:
-        """Restart the session, because the member has sent a request."""
-        self.deadline_ms = now_ms + self.session_timeout_ms
 
     @property
     def is_waiting(self) -> bool:
@@ -215,7 +211,7 @@ class Roster:
         COORDINATOR_NOT_AVAILABLE makes it look for the coordinator and join again under its member id: librdkafka
         2.0.2, kafka-python 3.0.12 and aiokafka 0.14 do so.
         """
-        self.answer_join(member, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id))
+        self.answer_join(member, JoinResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id))
         member.join_reply = reply
         self.joined_count += 1
 

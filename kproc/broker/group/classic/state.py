@@ -40,7 +40,6 @@ from kproc.broker.group.messages import (
     JoinedMember,
     JoinResult,
     SyncResult,
-    join_failed,
 )
 from kproc.broker.group.records import GroupSnapshot, MemberSnapshot
 from kproc.common.bounded import short_name
@@ -149,8 +148,7 @@ class ClassicState:
 
     def renew(self, member: Member, now_ms: int) -> None:
         """Restart the session of a member, because it has sent a request."""
-        member.renew(now_ms)
-        self.wake_by(member.deadline_ms)
+        member.deadline_ms = self.wake_by(now_ms + member.session_timeout_ms)
 
     def write(self, snapshot: GroupSnapshot, then: AfterWrite) -> bool:
         """Persist a snapshot. Return True if it is in the log. `then` gets NONE when it is durable, or the error.
@@ -187,7 +185,7 @@ class ClassicState:
 
         If it has a waiting request, answer that with `code`; a live client joins again.
         """
-        self.roster.answer_join(member, join_failed(code, UNKNOWN_MEMBER_ID))
+        self.roster.answer_join(member, JoinResult(code, UNKNOWN_MEMBER_ID))
         self.answer_sync(member, SyncResult(code))
         self.roster.remove(member)
 

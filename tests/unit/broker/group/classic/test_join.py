@@ -9,8 +9,7 @@ import pytest
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.member_memory import MEMBER_BYTES
-from kproc.broker.group.classic.group import join_refusal
-from kproc.broker.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
+from kproc.broker.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS, join_refusal
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, GroupRig
 
