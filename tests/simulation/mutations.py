@@ -21,12 +21,12 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.pending_deletions import PendingDeletions
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+from kproc.broker.coordinator.recorded_states import RecordedGroups
 from kproc.broker.group import classic_groups
 from kproc.broker.group.classic_groups import ClassicGroups
 from kproc.broker.group.consumer import group as consumer_group
 from kproc.broker.group.consumer import reconciliation
 from kproc.broker.group.consumer.records import MemberState
-from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler import checkpoint as handler_checkpoint
 from kproc.broker.handler.handler import Handler
@@ -63,7 +63,6 @@ from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.streams import reconciliation as streams_reconciliation
 from kproc.broker.streams.records import StreamsGroupEpoch, StreamsTargetEpoch
-from kproc.broker.streams.streams_groups import StreamsGroups
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
@@ -96,8 +95,7 @@ _WRITE_STATE: Final = TransactionCoordinator._write
 _UPDATE: Final = CheckpointWriter._update
 _UNDO: Final = LogAppender._undo
 _STEP_LARGE: Final = DividedRequests.work
-_APPEND_TO_GROUP: Final = ConsumerGroups._append_to_group
-_APPEND_TO_STREAMS_GROUP: Final = StreamsGroups._append_to_group
+_APPEND_TO_GROUP: Final = RecordedGroups.append
 _ACKNOWLEDGE: Final = SharePartition.acknowledge
 _WRITE_LETTERS: Final = DeadLetterWriter.write
 _TO_PERSIST: Final = InFlightRecords.to_persist
@@ -171,7 +169,7 @@ def _appended_with_first_epochs(self: Any, group: Any, records: Any) -> None:
             group.state.apply(key, value)
         else:
             kept.append((key, value))
-    _APPEND_TO_STREAMS_GROUP(self, group, kept)
+    _APPEND_TO_GROUP(self, group, kept)
 
 
 def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
@@ -323,8 +321,8 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "revocation-not-awaited": [(reconciliation, "_owns_any", lambda *_: False)],
     "assignment-without-the-newcomer": [(consumer_group, "is_new_epoch_needed", lambda *_: False)],
     "streams-revocation-not-awaited": [(streams_reconciliation, "_can_own", lambda *_: False)],
-    "streams-epochs-not-written": [(StreamsGroups, "_append_to_group", _appended_with_first_epochs)],
-    "member-state-not-written": [(ConsumerGroups, "_append_to_group", _appended_without_member_states)],
+    "streams-epochs-not-written": [(RecordedGroups, "append", _appended_with_first_epochs)],
+    "member-state-not-written": [(RecordedGroups, "append", _appended_without_member_states)],
     "coordinator-epoch-not-raised": [(CoordinatorEpochs, "pop", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],
     "pending-offsets-lost-with-handler": [(GroupCoordinator, "replay", _without_pending_offsets)],

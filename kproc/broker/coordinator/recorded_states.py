@@ -1,22 +1,27 @@
 """States of groups that only records change: appending records to such a state, and replaying it from the log.
 
-A group coordinator has one object for the groups of each protocol, for example ConsumerGroups. These objects use
-`append_and_apply` and RecordedGroups.
+A group coordinator has one object for the groups of each protocol, for example ConsumerGroups. Each of these objects
+has its RecordedGroups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
-from kproc.broker.coordinator.rules import Code, KeyAndValue, Write, write_error
+from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write, write_error
 from kproc.broker.coordinator.steps import Work
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.coordinator.recorded_group import RecordedGroup
+    from kproc.broker.group.classic.group import ClassicGroup
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=TimedMember)
 T = TypeVar("T")
@@ -91,6 +96,7 @@ class RecordedState(Generic[M, T]):
 
 
 S = TypeVar("S", bound=RecordedState[Any, Any])
+G = TypeVar("G", bound="RecordedGroup[Any, Any, Any]")
 
 
 def append_and_apply(
@@ -121,26 +127,102 @@ def append_and_apply(
         raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-class RecordedGroups(Generic[S]):
-    """Loads the groups of one protocol from their records in the log, and counts the rises of their epochs.
+def append_conversion(
+    log: CoordinatorLog[Any], records: list[KeyAndValue], apply: Callable[[int], None]
+) -> None:
+    """Append the records that convert a group, as `append_and_apply` does. Raises KafkaError if none is in the log.
 
-    `create` returns an empty state for a group id, `add` adds a group with a replayed state to the coordinator, and
-    `epoch_type` is the type of the records' values that contain a group's epoch.
+    Records that do not fit into one batch can be appended in part. Then log and memory have different groups. This
+    raises RuntimeError, and the runtime loads the coordinator again from its log.
+    """
+    count = 0
+
+    def on_appended(number: int) -> None:
+        nonlocal count
+        count += 1
+        apply(number)
+
+    try:
+        append_and_apply(log, records, on_appended)
+    except KafkaError as error:
+        if count:
+            raise RuntimeError(
+                f"{count} of {len(records)} records of a group's conversion to another protocol were appended; the "
+                "coordinator is loaded again from its log"
+            ) from error
+        raise
+
+
+class _ReplacedGroup(NamedTuple):
+    """A classic group that a joining member replaces, and the records of its members in the new group."""
+
+    group: ClassicGroup
+    members: Sequence[tuple[RecordKey, Any]]
+
+
+class RecordedGroups(Generic[S, G]):
+    """Creates and loads the groups of one protocol, and appends their records to the log.
+
+    `groups` and `unwritten` are the coordinator's own: all groups, and the ids of those without a record in the log.
+    `make_state` returns an empty state for a group id, and `make_group` a group with a state. `epoch_type` is the type
+    of the records' values that contain a group's epoch.
     """
 
     def __init__(
         self,
         codec: RecordCodec[Any, Any],
         epoch_type: type,
-        create: Callable[[str], S],
-        add: Callable[[S], object],
+        make_state: Callable[[str], S],
+        make_group: Callable[[S], G],
+        groups: dict[str, Any],
+        unwritten: dict[str, None],
+        timing: Timing,
+        log: CoordinatorLog[Any],
     ) -> None:
         self.codec = codec
         self._epoch_type = epoch_type
-        self._create = create
-        self._add = add
+        self._make_state = make_state
+        self._make_group = make_group
+        self._groups = groups
+        self._unwritten = unwritten
+        self._timing = timing
+        self._log = log
         self._states: dict[str, S] = {}
+        # Classic groups that `create` has replaced, until the log has the first record of the new group.
+        self._replaced: dict[str, _ReplacedGroup] = {}
         self._rebalances = 0
+
+    def add(self, state: S) -> G:
+        """Add a group with this state. It replaces a group with the same id."""
+        group = self._groups[state.group_id] = self._make_group(state)
+        return group
+
+    def create(self, group_id: str, members: Sequence[tuple[RecordKey, Any]] = ()) -> G:
+        """Add a group for a member that joins. In memory, it replaces a classic group with the same id.
+
+        The first records of the joining member replace the classic group in the log. So a member that is rejected
+        changes nothing. `members`: the records of the classic group's members in the new group.
+        """
+        if group_id in self._groups:
+            self._replaced[group_id] = _ReplacedGroup(self._groups[group_id], members)
+        self._unwritten[group_id] = None
+        state = self._make_state(group_id)
+        for record in members:
+            state.apply(*record)
+        return self.add(state)
+
+    def restore_replaced(self, group_id: str) -> None:
+        """Restore the classic group that `create` has replaced, because the joining member was rejected.
+
+        Do nothing if the log has a record of the new group.
+        """
+        replaced = self._replaced.pop(group_id, None)
+        if replaced is not None:
+            self._groups[group_id].release_memory()
+            self._groups[group_id] = replaced.group
+            # A group without a record stays in the table with a limit.
+            if replaced.group.generation:
+                self._unwritten.pop(group_id, None)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Replay the last record of a key. Records of different keys come in any order.
@@ -153,7 +235,7 @@ class RecordedGroups(Generic[S]):
             return
         state = self._states.get(record_key.group_id)
         if state is None:
-            state = self._states[record_key.group_id] = self._create(record_key.group_id)
+            state = self._states[record_key.group_id] = self._make_state(record_key.group_id)
         state.apply(record_key, content)
 
     def restore_replayed(self) -> Work:
@@ -165,14 +247,42 @@ class RecordedGroups(Generic[S]):
             # without a subscription.
             state.drop_incomplete_members()
             if state.is_written:
-                self._add(state)
+                self.add(state)
                 yield _BUILD_COST + _MEMBER_COST * len(state.members)
 
-    def count_rebalances(self, records: Iterable[tuple[RecordKey, Any]]) -> None:
-        """Count the appended records that raise a group's epoch. Kafka counts these as rebalances."""
+    def append(self, group: G, records: Sequence[tuple[RecordKey, Any]]) -> None:
+        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are.
+
+        If the group replaces a classic one, also append the records of that conversion. See `append_conversion`.
+        """
+        group_id = group.group_id
+        replaced = self._replaced.get(group_id)
+        encoded: list[KeyAndValue] = []
+        if replaced is not None:
+            if not replaced.group.is_unwritten:
+                encoded += [(key, None) for key in replaced.group.record_keys()]
+            encoded += [self.codec.encode(*record) for record in replaced.members]
+        first = len(encoded)
+        encoded += [self.codec.encode(*record) for record in records]
+
+        def apply(number: int) -> None:
+            self._unwritten.pop(group_id, None)
+            if number >= first:
+                group.state.apply(*records[number - first])
+
+        if replaced is None:
+            append_and_apply(self._log, encoded, apply)
+        else:
+            append_conversion(self._log, encoded, apply)
+            del self._replaced[group_id]
+            replaced.group.dissolve()
+            group.start_sessions(self._timing.now_ms())
+            if replaced.members:
+                epoch = replaced.group.generation
+                logger.info("group %s: became a %s group at epoch %d", group_id, group.group_type, epoch)
         self._rebalances += sum(isinstance(value, self._epoch_type) for _key, value in records)
 
     def drain_rebalances(self) -> int:
-        """Return how often a group's epoch rose since the last call."""
+        """Return how often a group's epoch rose since the last call. Kafka counts these rises as rebalances."""
         rebalances, self._rebalances = self._rebalances, 0
         return rebalances

@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
+from kproc.broker.coordinator.recorded_states import RecordedGroups, append_conversion
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.classic.state import GroupEnvironment
@@ -35,7 +34,6 @@ from kproc.broker.group.consumer.messages import (
 )
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
-    ConsumerRecord,
     GroupEpoch,
     MemberMetadata,
 )
@@ -88,21 +86,22 @@ class ConsumerGroups:
         classic: GroupEnvironment,
     ) -> None:
         self._groups = groups
-        self._unwritten = unwritten
         self._config = config
         self._topics = cluster.topics
         self._timing = timing
-        self._append = partial(append_and_apply, log)
+        self._log = log
         self._classic = classic
-        self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
-        # Classic groups that a joining member replaces by a consumer group, and the records of their members in that
-        # group. They come back if its heartbeat is rejected.
-        self._replaced: dict[str, tuple[ClassicGroup, list[ConsumerRecord]]] = {}
         self._member_memory = cluster.member_memory
-        self.records = RecordedGroups(CONSUMER_RECORDS, GroupEpoch, self._make_state, self.add)
+        self.records = RecordedGroups(
+            CONSUMER_RECORDS, GroupEpoch, self._make_state, self._make_group, groups, unwritten, timing, log
+        )
+        self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self.records.append)
 
     def _make_state(self, group_id: str) -> ConsumerGroupState:
         return ConsumerGroupState(group_id, self._member_memory)
+
+    def _make_group(self, state: ConsumerGroupState) -> ConsumerGroup:
+        return ConsumerGroup(state, self._environment)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol.
@@ -111,11 +110,6 @@ class ConsumerGroups:
         """
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
-
-    def add(self, state: ConsumerGroupState) -> ConsumerGroup:
-        """Add a group with this state. It replaces a group with the same id."""
-        group = self._groups[state.group_id] = ConsumerGroup(state, self._environment)
-        return group
 
     # -- members of the consumer protocol ----------------------------------------------------------------------
 
@@ -132,15 +126,7 @@ class ConsumerGroups:
             if request.member_epoch == LEAVE_EPOCH:
                 self.maybe_downgrade(group)
         except KafkaError as error:
-            # The joining member was rejected. Restore the classic group that its consumer group has replaced.
-            replaced, rejected = self._replaced.pop(group_id, None), self.find(group_id)
-            if replaced is not None and rejected is not None:
-                rejected.release_memory()
-                classic, _records = replaced
-                self._groups[group_id] = classic
-                # A group without a record stays in the table with a limit.
-                if classic.generation:
-                    self._unwritten.pop(group_id, None)
+            self.records.restore_replaced(group_id)
             return ConsumerHeartbeatResult(error_code=error.code, error_message=error.message)
         return result
 
@@ -163,10 +149,7 @@ class ConsumerGroups:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
         if isinstance(group, ClassicGroup) and not group.is_empty:
             return self._upgrade(group, request)
-        if isinstance(group, ClassicGroup):
-            self._replaced[group_id] = group, []
-        self._unwritten[group_id] = None
-        return self.add(self._make_state(group_id))
+        return self.records.create(group_id)
 
     # -- members of the classic protocol -----------------------------------------------------------------------
 
@@ -214,10 +197,7 @@ class ConsumerGroups:
     # -- conversions -------------------------------------------------------------------------------------------
 
     def _upgrade(self, group: ClassicGroup, request: ConsumerHeartbeat) -> ConsumerGroup:
-        """Replace a classic group with members in memory, because a member of the consumer protocol joins it.
-
-        The first records of that member convert the group in the log. So a member that is rejected changes nothing.
-        """
+        """Replace a classic group with members, because a member of the consumer protocol joins it."""
         check_upgrade(group, self._config)
         group_id, roster = group.group_id, group.roster
         # Reject the joining member before the conversion if the group is full.
@@ -228,11 +208,7 @@ class ConsumerGroups:
         self._member_memory.check_room(
             *(value.content for _key, value in records if isinstance(value, MemberMetadata)),
         )
-        state = self._make_state(group_id)
-        for record in records:
-            state.apply(*record)
-        self._replaced[group_id] = group, records
-        return self.add(state)
+        return self.records.create(group_id, records)
 
     def maybe_downgrade(
         self, group: ConsumerGroup, *, generation: int | None = None, rebalances: bool = True
@@ -267,7 +243,7 @@ class ConsumerGroups:
         records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]
         records.append((encode_group_key(group.group_id), encode_group_value(snapshot)))
         try:
-            self._append_conversion(records, lambda _number: None)
+            append_conversion(self._log, records, lambda _number: None)
         except KafkaError as error:
             # The group remains a consumer group. The next member that leaves causes another attempt.
             logger.warning(
@@ -282,72 +258,6 @@ class ConsumerGroups:
                 group.raise_epoch()
             return False
         return True
-
-    # -- records -----------------------------------------------------------------------------------------------
-
-    def _append_to_group(self, group: ConsumerGroup, records: Sequence[ConsumerRecord]) -> None:
-        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
-        self._unwritten.pop(group.group_id, None)
-        replaced = self._replaced.get(group.group_id)
-        if replaced is None:
-            encoded = [CONSUMER_RECORDS.encode(*record) for record in records]
-            self._append(encoded, lambda number: group.state.apply(*records[number]))
-        else:
-            self._append_upgrade(group, *replaced, records)
-        self.records.count_rebalances(records)
-
-    def _append_upgrade(
-        self,
-        group: ConsumerGroup,
-        classic: ClassicGroup,
-        members: Sequence[ConsumerRecord],
-        records: Sequence[ConsumerRecord],
-    ) -> None:
-        """Append the records that convert a classic group, then the first ones of the member that joins it.
-
-        members: the records of the classic members, which the group's state has already. Raises as
-        `_append_conversion`.
-        """
-        encoded: list[KeyAndValue] = []
-        if not classic.is_unwritten:
-            encoded.append((encode_group_key(group.group_id), None))
-        encoded += [CONSUMER_RECORDS.encode(*record) for record in members]
-        first = len(encoded)
-        encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
-
-        def apply(number: int) -> None:
-            if number >= first:
-                group.state.apply(*records[number - first])
-
-        self._append_conversion(encoded, apply)
-        del self._replaced[group.group_id]
-        classic.dissolve()
-        group.start_sessions(self._timing.now_ms())
-        if members:
-            logger.info("group %s: became a consumer group at epoch %d", group.group_id, classic.generation)
-
-    def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
-        """Append the records that convert a group. Raises KafkaError if none of them is in the log.
-
-        Records that do not fit into one batch can be appended in part. Then log and memory have different groups. This
-        raises RuntimeError, and the runtime loads the coordinator again from its log.
-        """
-        count = 0
-
-        def on_appended(number: int) -> None:
-            nonlocal count
-            count += 1
-            apply(number)
-
-        try:
-            self._append(records, on_appended)
-        except KafkaError as error:
-            if count:
-                raise RuntimeError(
-                    f"{count} of {len(records)} records of a group's conversion to another protocol were appended; "
-                    "the coordinator is loaded again from its log"
-                ) from error
-            raise
 
 
 def _result_of(work: Callable[[], R], failed: Callable[[ErrorCode], R]) -> R:

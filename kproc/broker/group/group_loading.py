@@ -35,7 +35,7 @@ class GroupLoading:
     def __init__(
         self,
         classic: ClassicGroups,
-        recorded: Sequence[RecordedGroups[Any]],
+        recorded: Sequence[RecordedGroups[Any, Any]],
         offsets: GroupOffsets,
     ) -> None:
         self._classic = classic

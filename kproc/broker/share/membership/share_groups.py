@@ -6,11 +6,10 @@ the states of their partitions in the share coordinators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.recorded_states import RecordedGroups, append_and_apply
+from kproc.broker.coordinator.recorded_states import RecordedGroups
 from kproc.broker.coordinator.rules import Timing
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.group import ShareGroup
@@ -27,7 +26,6 @@ from kproc.broker.share.membership.records import (
     SHARE_RECORDS,
     NamedPartitions,
     ShareEpoch,
-    ShareRecord,
     ShareTopics,
 )
 from kproc.broker.share.membership.state import (
@@ -67,17 +65,20 @@ class ShareGroups:
         on_change: Callable[[str], None],
     ) -> None:
         self._groups = groups
-        self._unwritten = unwritten
         self._topics = cluster.topics
         self.states = StoredStates(groups, cluster, timing, log, on_change)
         self._timing = timing
-        self._log = log
-        self._environment = ShareGroupEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
         self._member_memory = cluster.member_memory
-        self.records = RecordedGroups(SHARE_RECORDS, ShareEpoch, self._make_state, self.add)
+        self.records = RecordedGroups(
+            SHARE_RECORDS, ShareEpoch, self._make_state, self._make_group, groups, unwritten, timing, log
+        )
+        self._environment = ShareGroupEnvironment(cluster, config, timing.wall_ms, self.records.append)
 
     def _make_state(self, group_id: str) -> ShareGroupState:
         return ShareGroupState(group_id, self._member_memory)
+
+    def _make_group(self, state: ShareGroupState) -> ShareGroup:
+        return ShareGroup(state, self._environment)
 
     def find(self, group_id: str) -> ShareGroup | None:
         """Return a share group. None if no group has this id, or if the group has another protocol."""
@@ -90,11 +91,6 @@ class ShareGroups:
         if not isinstance(group, ShareGroup):
             problem = "not found" if group is None else "is not a share group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {problem}.")
-        return group
-
-    def add(self, state: ShareGroupState) -> ShareGroup:
-        """Add a share group with this state. It replaces a group with the same id."""
-        group = self._groups[state.group_id] = ShareGroup(state, self._environment)
         return group
 
     # -- members -----------------------------------------------------------------------------------------------
@@ -119,12 +115,8 @@ class ShareGroups:
             # with epoch 0, and only a join creates a group.
             if request.member_epoch > JOIN_EPOCH:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
-            return self._create(group_id)
+            return self.records.create(group_id)
         return self.get(group_id)
-
-    def _create(self, group_id: str) -> ShareGroup:
-        self._unwritten[group_id] = None
-        return self.add(self._make_state(group_id))
 
     # -- start offsets -----------------------------------------------------------------------------------------
 
@@ -143,7 +135,7 @@ class ShareGroups:
         The states get a higher epoch. An owner that still has the old state in memory is fenced at its next write.
         """
         try:
-            group = self._create(group_id) if group_id not in self._groups else self.get(group_id)
+            group = self.records.create(group_id) if group_id not in self._groups else self.get(group_id)
             _check_empty(group)
             codes = {
                 name: dict.fromkeys(offsets, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -207,8 +199,6 @@ class ShareGroups:
 
         self.states.delete(group, doomed, on_done)
 
-    # -- records -----------------------------------------------------------------------------------------------
-
     def _deletions(
         self, topics: ShareTopics, topic_names: Iterable[str]
     ) -> tuple[dict[bytes, str], dict[str, dict[int, int]]]:
@@ -230,20 +220,6 @@ class ShareGroups:
                 # The group has no offsets for this topic. The empty dict lets the API return its own message for that.
                 codes[name] = {}
         return names, codes
-
-    def _append_to_group(self, group: ShareGroup, records: Sequence[ShareRecord]) -> None:
-        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
-        # From here on the log may have a record of the group, even if the append fails, so the group must not
-        # be forgotten as never written.
-        self._unwritten.pop(group.group_id, None)
-        encoded = [SHARE_RECORDS.encode(*record) for record in records]
-        apply = partial(_apply, group, records)
-        append_and_apply(self._log, encoded, apply)
-        self.records.count_rebalances(records)
-
-
-def _apply(group: ShareGroup, records: Sequence[ShareRecord], number: int) -> None:
-    group.state.apply(*records[number])
 
 
 def _check_empty(group: ShareGroup) -> None:
