@@ -1,8 +1,13 @@
-"""MemberPhase: how far a member of a consumer or streams group has come on the way to its target assignment."""
+"""ReconciledState: how far a member of a consumer or streams group has come on the way to its target assignment."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any, Final, Self
+
+import msgspec
+
+NO_EPOCH: Final = -1
 
 
 class MemberPhase(IntEnum):
@@ -17,3 +22,23 @@ class MemberPhase(IntEnum):
     def _missing_(cls, value: object) -> MemberPhase:
         # As in Kafka's MemberState.fromValue(), the state of a newer Kafka must not prevent the load after a downgrade.
         return cls.UNKNOWN
+
+
+class ReconciledState(msgspec.Struct, frozen=True):
+    """A member's epochs and phase.
+
+    Subclasses add the fields `owned` and `pending_revocation`, which the member has and must give up.
+    """
+
+    epoch: int
+    previous_epoch: int = NO_EPOCH
+    phase: MemberPhase = MemberPhase.STABLE
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        """Return True if the member has reached the target of the group epoch `target_epoch`."""
+        return self.phase is MemberPhase.STABLE and self.epoch == target_epoch
+
+    def changed(self, **fields: Any) -> Self:
+        """Return the next state, with new values of some fields. Return `self` if none of them differs."""
+        updated = msgspec.structs.replace(self, **fields)
+        return self if updated == self else msgspec.structs.replace(updated, previous_epoch=self.epoch)

@@ -20,27 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from kproc.broker.coordinator.member_phase import MemberPhase
+from kproc.broker.coordinator.member_phase import MemberPhase, ReconciledState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
 from kproc.common.errors import ErrorCode, KafkaError
 
-NO_EPOCH = -1
 
-
-class StreamsMemberState(msgspec.Struct, frozen=True):
+class StreamsMemberState(ReconciledState, frozen=True):
     """A member's epochs, and the tasks that it owns or must give up."""
 
-    epoch: int
-    previous_epoch: int = NO_EPOCH
-    phase: MemberPhase = MemberPhase.STABLE
     owned: OwnedTasks = OwnedTasks()
     pending_revocation: OwnedTasks = OwnedTasks()
-
-    def is_reconciled(self, target_epoch: int) -> bool:
-        """Return True if the member has reached the target of the group epoch `target_epoch`."""
-        return self.phase is MemberPhase.STABLE and self.epoch == target_epoch
 
 
 class Holders(NamedTuple):
@@ -156,20 +145,17 @@ def _next_state(
     standby |= (owned.standby & target.active) - promoted
     warmup |= (owned.warmup & target.active) - promoted
     if must_revoke:
-        return _changed(state, epoch, MemberPhase.UNREVOKED, OwnedTasks(kept, standby, warmup), revoked)
+        return state.changed(
+            epoch=epoch,
+            phase=MemberPhase.UNREVOKED,
+            owned=OwnedTasks(kept, standby, warmup),
+            pending_revocation=revoked,
+        )
     owned = OwnedTasks(
         {**kept, **dict.fromkeys(gained, target_epoch)}, standby | new_standby, warmup | new_warmup
     )
     phase = MemberPhase.UNRELEASED if is_unreleased else MemberPhase.STABLE
-    return _changed(state, target_epoch, phase, owned, OwnedTasks())
-
-
-def _changed(
-    state: StreamsMemberState, epoch: int, phase: MemberPhase, owned: OwnedTasks, revoked: OwnedTasks
-) -> StreamsMemberState:
-    if (epoch, phase, owned, revoked) == (state.epoch, state.phase, state.owned, state.pending_revocation):
-        return state
-    return StreamsMemberState(epoch, state.epoch, phase, owned, revoked)
+    return state.changed(epoch=target_epoch, phase=phase, owned=owned, pending_revocation=OwnedTasks())
 
 
 def _can_own(reported: MemberTasks | None, tasks: OwnedTasks) -> bool:

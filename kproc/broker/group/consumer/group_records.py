@@ -15,7 +15,6 @@ from kproc.broker.group.consumer.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.group.consumer.records import (
     ConsumerRecord,
     ConsumerRecordType,
-    MemberState,
     MemberTarget,
     TargetEpoch,
 )
@@ -26,14 +25,12 @@ def successor_records(
     state: ConsumerGroupState, member: ConsumerMember, member_id: str
 ) -> Iterator[ConsumerRecord]:
     """Yield records that replace a static member by its successor `member_id`, without a rebalance."""
-    group_id, former, target = state.group_id, member.state, state.target_of(member.member_id)
+    group_id, target = state.group_id, state.target_of(member.member_id)
+    successor = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
     yield from member_tombstones(group_id, [member.member_id])
     yield RecordKey(ConsumerRecordType.MEMBER, group_id, member_id), member.metadata
     yield RecordKey(ConsumerRecordType.MEMBER_TARGET, group_id, member_id), MemberTarget(target)
-    yield (
-        RecordKey(ConsumerRecordType.MEMBER_STATE, group_id, member_id),
-        MemberState(JOIN_EPOCH, JOIN_EPOCH, former.phase, former.owned, former.pending_revocation),
-    )
+    yield RecordKey(ConsumerRecordType.MEMBER_STATE, group_id, member_id), successor
 
 
 def absence_of_member(group_id: str, member: ConsumerMember) -> ConsumerRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.broker.group.consumer.records import NO_EPOCH
+from kproc.broker.coordinator.member_phase import NO_EPOCH
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.messages import CommitRequest
 from kproc.common.errors import ErrorCode

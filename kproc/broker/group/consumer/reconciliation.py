@@ -81,7 +81,7 @@ def _next_state(
     # Keep the revoked partitions from other members while this member may still read them. Two members would read the
     # same records.
     if revoked and _owns_any(reported, revoked):
-        return _changed(state, epoch, MemberPhase.UNREVOKED, kept, revoked)
+        return state.changed(epoch=epoch, phase=MemberPhase.UNREVOKED, owned=kept, pending_revocation=revoked)
     is_unreleased = False
     owned = {topic_id: dict(epochs) for topic_id, epochs in kept.items()}
     for topic_id, partitions in wanted.items():
@@ -93,7 +93,7 @@ def _next_state(
             else:
                 is_unreleased = True
     phase = MemberPhase.UNRELEASED if is_unreleased else MemberPhase.STABLE
-    return _changed(state, target_epoch, phase, owned, {})
+    return state.changed(epoch=target_epoch, phase=phase, owned=owned, pending_revocation={})
 
 
 def _without_unsubscribed(
@@ -104,16 +104,8 @@ def _without_unsubscribed(
     for topic_id in state.owned.keys() - kept.keys():
         revoked.setdefault(topic_id, {}).update(state.owned[topic_id])
     if _owns_any(reported, revoked):
-        return _changed(state, state.epoch, MemberPhase.UNREVOKED, kept, revoked)
-    return _changed(state, state.epoch, state.phase, kept, state.pending_revocation)
-
-
-def _changed(
-    state: MemberState, epoch: int, phase: MemberPhase, owned: OwnedPartitions, revoked: OwnedPartitions
-) -> MemberState:
-    if (epoch, phase, owned, revoked) == (state.epoch, state.phase, state.owned, state.pending_revocation):
-        return state
-    return MemberState(epoch, state.epoch, phase, owned, revoked)
+        return state.changed(phase=MemberPhase.UNREVOKED, owned=kept, pending_revocation=revoked)
+    return state.changed(owned=kept)
 
 
 def _select(owned: OwnedPartitions, is_wanted: Callable[[bytes, int], bool]) -> OwnedPartitions:

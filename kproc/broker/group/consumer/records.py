@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from kproc.broker.coordinator.member_memory import SubscriptionContent, member_bytes
-from kproc.broker.coordinator.member_phase import MemberPhase
+from kproc.broker.coordinator.member_phase import NO_EPOCH, MemberPhase, ReconciledState
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
@@ -36,7 +36,6 @@ from kproc.broker.group.consumer.assignors import Assignment
 from kproc.common.errors import ProtocolError
 from kproc.wire.schema import Field, Schema
 
-NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 # Topic id -> partition -> the epoch at which the partition was assigned to the member (KIP-1251), or NO_EPOCH.
 OwnedPartitions = Mapping[bytes, Mapping[int, int]]
@@ -115,18 +114,11 @@ class MemberTarget(msgspec.Struct, frozen=True):
     partitions: Assignment
 
 
-class MemberState(msgspec.Struct, frozen=True):
+class MemberState(ReconciledState, frozen=True):
     """The value of record type 8: a member's epochs, and the partitions that it owns or must give up."""
 
-    epoch: int
-    previous_epoch: int = NO_EPOCH
-    phase: MemberPhase = MemberPhase.STABLE
-    owned: OwnedPartitions = {}
-    pending_revocation: OwnedPartitions = {}
-
-    def is_reconciled(self, target_epoch: int) -> bool:
-        """Return True if the member has reached the target of the group epoch `target_epoch`."""
-        return self.phase is MemberPhase.STABLE and self.epoch == target_epoch
+    owned: OwnedPartitions = msgspec.field(default_factory=dict)
+    pending_revocation: OwnedPartitions = msgspec.field(default_factory=dict)
 
 
 def plain(owned: OwnedPartitions) -> Assignment:
