@@ -29,6 +29,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kproc.broker.config import Config
     from kproc.broker.group.consumer.topics import ConsumerCluster
+    from kproc.broker.group.messages import CommitRequest
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +197,37 @@ class RecordedGroup(Generic[S, M, E]):
         """Return NONE, because OffsetDelete may delete offsets of topics that no member reads (KIP-496)."""
         return ErrorCode.NONE
 
+    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
+        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session.
+
+        The rules are those of validateOffsetCommit of Kafka's ConsumerGroup and StreamsGroup.
+        """
+        del now_ms
+        is_transactional = request.producer is not None
+        # Accept a commit without a member of a tool or of a consumer that assigns its own partitions, while the group
+        # has no members. Also accept one of a transactional producer older than KIP-447, which cannot name the member.
+        is_unnamed = is_transactional and not request.member_id
+        if request.generation < 0 and (is_unnamed or not self.state.members):
+            return ErrorCode.NONE
+        member = self.state.members.get(request.member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        wrong_epoch = self._wrong_epoch_code(member)
+        is_old_client = not is_transactional and not request.knows_unknown_group
+        if is_old_client and wrong_epoch is ErrorCode.STALE_MEMBER_EPOCH:
+            return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
+        if request.generation == member.state.epoch or self._may_commit_late(member, request):
+            return ErrorCode.NONE
+        return wrong_epoch
+
+    def _may_commit_late(self, member: M, request: CommitRequest) -> bool:
+        """Return True if a commit with another epoch than the member's is valid (KIP-1251).
+
+        It can cross the heartbeat that raised the member's epoch. It stays valid for partitions that the member has
+        owned since the epoch of the commit, because no other member can have committed there.
+        """
+        raise NotImplementedError
+
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
         """Return the error for a fetch of committed offsets, or NONE.
 
@@ -210,7 +242,7 @@ class RecordedGroup(Generic[S, M, E]):
         return ErrorCode.NONE if epoch == member.state.epoch else self._wrong_epoch_code(member)
 
     def _wrong_epoch_code(self, _member: M) -> ErrorCode:
-        """Return the error for an OffsetFetch whose epoch is not the member's."""
+        """Return the error for an OffsetFetch or OffsetCommit whose epoch is not the member's."""
         return ErrorCode.STALE_MEMBER_EPOCH
 
     def record_keys(self) -> list[bytes]:

@@ -2,8 +2,8 @@
 
 `records.py` has the bytes of the records of a group, and `state.py` the state that they are replayed to.
 `streams_groups.py` has the groups of one coordinator, and `group.py` the rules of one group: `admission.py` validates a
-heartbeat, `statuses.py` and `endpoints.py` create parts of the response, `commits.py` validates a commit, and
-`description.py` describes the group for tools.
+heartbeat, `statuses.py` and `endpoints.py` create parts of the response, and `description.py` describes the group for
+tools.
 
 `tasks.py` and `topology.py` have the data of tasks and topologies. `configured_topology.py`, `assignor.py`, `target.py`
 and `reconciliation.py` are pure functions. They compute the tasks, the target assignment of each member, and the steps

@@ -35,7 +35,6 @@ from kproc.broker.streams.admission import (
     topology_of,
 )
 from kproc.broker.streams.assignor import TASK_ASSIGNORS
-from kproc.broker.streams.commits import commit_refusal
 from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.description import describe
 from kproc.broker.streams.environment import StreamsEnvironment
@@ -333,10 +332,16 @@ class StreamsGroup(RecordedGroup[StreamsGroupState, StreamsGroupMember, StreamsE
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
-    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
-        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session."""
-        del now_ms
-        return commit_refusal(self.state, request)
+    def _may_commit_late(self, member: StreamsGroupMember, request: CommitRequest) -> bool:
+        state, topology, epoch = member.state, self.state.topology, request.generation
+        # A higher epoch cannot come from this coordinator: the log has lost records, or the client is wrong.
+        # Reject it, because the tasks that the member owned at that epoch are unknown.
+        if epoch > state.epoch or topology is None:
+            return False
+        assigned_at = {**state.pending_revocation.active, **state.owned.active}
+        subtopologies = topology.subtopology_of_topic
+        tasks = ((subtopologies.get(key.topic, ""), key.partition) for key, _offset in request.offsets)
+        return all(task in assigned_at and assigned_at[task] <= epoch for task in tasks)
 
     # -- views -------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class MemberTasks(msgspec.Struct, frozen=True, array_like=True):
 class OwnedTasks(msgspec.Struct, frozen=True):
     """The tasks that a member owns. For each active task, the epoch at which the member got it.
 
-    A member may commit offsets of an active task with that epoch or a later one (commits.py).
+    A member may commit offsets of an active task with that epoch or a later one (coordinator/recorded_group.py).
     """
 
     active: Mapping[Task, int] = {}

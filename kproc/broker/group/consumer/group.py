@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
-from kproc.broker.coordinator.member_phase import MemberPhase
+from kproc.broker.coordinator.member_phase import NO_EPOCH, MemberPhase
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -40,7 +40,6 @@ from kproc.broker.group.consumer.messages import (
     ConsumerHeartbeatResult,
     DescribedConsumerGroup,
 )
-from kproc.broker.group.consumer.offset_refusals import commit_refusal
 from kproc.broker.group.consumer.reconciliation import reconcile
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
@@ -310,12 +309,15 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
-    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
-        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session."""
-        del now_ms
-        return commit_refusal(self.state, request)
+    def _may_commit_late(self, member: ConsumerMember, request: CommitRequest) -> bool:
+        owned, epoch = member.state.owned, request.generation
+        return member.classic is None and all(
+            0 <= owned.get(offset.topic_id, {}).get(key.partition, NO_EPOCH) <= epoch < member.state.epoch
+            for key, offset in request.offsets
+        )
 
     def _wrong_epoch_code(self, member: ConsumerMember) -> ErrorCode:
+        # A member of the classic protocol (KIP-848, online migration) knows generations, and rejoins after this error.
         return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     # -- views -------------------------------------------------------------------------------------------------
