@@ -1,60 +1,11 @@
-"""Look-ups of members by their ids, and the errors of their heartbeats, in consumer, share and streams groups.
+"""The errors of the heartbeats of members of consumer, share and streams groups.
 
-The errors and their texts are those of Kafka's GroupMetadataManager. The groups of the classic protocol have others.
+Codes and texts are those of Kafka's GroupMetadataManager. The groups of the classic protocol have others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
-
 from kproc.common.errors import ErrorCode, KafkaError
-
-M = TypeVar("M")
-
-
-def get_member(group_id: str, members: Mapping[str, M], member_id: str) -> M:
-    """Return the member with this id from the members of a group, by id. Raises UNKNOWN_MEMBER_ID."""
-    member = members.get(member_id)
-    if member is None:
-        raise unknown_member(group_id, member_id)
-    return member
-
-
-def get_static(
-    members: Mapping[str, M], static_ids: Mapping[str, str], instance_id: str, member_id: str
-) -> M:
-    """Return the static member with both ids (KIP-345). static_ids: the member ids of a group by instance id.
-
-    Raises UNKNOWN_MEMBER_ID if no member has the instance id, and FENCED_INSTANCE_ID if another member has it.
-    """
-    known_id = static_ids.get(instance_id)
-    if known_id is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    # KIP-345: FENCED_INSTANCE_ID ends the former process of a static member. UNKNOWN_MEMBER_ID would let it join
-    # again, and the two would fence each other by turns.
-    if known_id != member_id:
-        raise KafkaError(
-            ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
-        )
-    return members[known_id]
-
-
-def get_by_ids(
-    group_id: str,
-    members: Mapping[str, M],
-    static_ids: Mapping[str, str],
-    member_id: str,
-    instance_id: str | None,
-) -> M:
-    """Return the member that has both ids. If `instance_id` is None, only the member id counts.
-
-    Raises KafkaError as `get_static` or `get_member` does.
-    """
-    if instance_id is None:
-        return get_member(group_id, members, member_id)
-    return get_static(members, static_ids, instance_id, member_id)
 
 
 def unknown_member(group_id: str, member_id: str) -> KafkaError:

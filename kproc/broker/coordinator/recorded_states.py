@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from kproc.broker.coordinator.group_members import unknown_member
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write, write_error
@@ -37,17 +39,20 @@ class RecordedState(Generic[M, T]):
     M is the class of its members, and T that of a member's target assignment.
     """
 
-    # Attributes of the subclasses: the class of the members, and the target of a member that has none yet.
+    # Attributes of the subclasses: the enum of the types of the records, with equal names in all subclasses, the class
+    # of the members, and the target of a member that has none yet.
+    record_types: Any
     member_type: type[M]
     no_target: T
     epoch: Any  # The record's value with the group's `epoch`.
     target_epoch: Any  # The record's value with the `epoch` for which the target assignment was computed.
 
-    __slots__ = ("epoch", "group_id", "members", "target_epoch", "targets")
+    __slots__ = ("epoch", "group_id", "instance_ids", "members", "target_epoch", "targets")
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.members: dict[str, M] = {}
+        self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self.targets: dict[str, T] = {}  # By member id, as far as the log has them.
 
     @property
@@ -67,6 +72,27 @@ class RecordedState(Generic[M, T]):
         members: Iterable[Any] = self.members.values()
         is_stable = all(member.state.is_reconciled(epoch) for member in members)
         return "Stable" if is_stable else "Reconciling"
+
+    def get_member(self, member_id: str, instance_id: str | None = None) -> M:
+        """Return a member by its id, and by its instance id if it is static.
+
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id (KIP-345).
+        """
+        if instance_id is not None:
+            known_id = self.instance_ids.get(instance_id)
+            if known_id is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+            # FENCED_INSTANCE_ID ends the former process of a static member. UNKNOWN_MEMBER_ID would let it join again,
+            # and the two would fence each other by turns.
+            if known_id != member_id:
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
+                )
+        member = self.members.get(member_id)
+        if member is None:
+            raise unknown_member(self.group_id, member_id)
+        return member
 
     def target_of(self, member_id: str) -> T:
         """Return the target assignment of a member. It is empty before the member's first target."""
@@ -91,8 +117,27 @@ class RecordedState(Generic[M, T]):
         raise NotImplementedError
 
     def record_keys(self) -> Iterator[RecordKey]:
-        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
-        raise NotImplementedError
+        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones.
+
+        Subclasses add the keys of the records that name neither a member nor the target.
+        """
+        types = self.record_types
+        names_by_type: tuple[tuple[IntEnum, Iterable[str]], ...] = (
+            (types.MEMBER_STATE, self.members),
+            (types.MEMBER_TARGET, self.targets),
+            (types.TARGET, ("",)),
+            (types.MEMBER, self.members),
+        )
+        for record_type, names in names_by_type:
+            for name in names:
+                yield RecordKey(record_type, self.group_id, name)
+
+    def member_tombstones(self, member_ids: Iterable[str]) -> Iterator[tuple[RecordKey, None]]:
+        """Yield the tombstones of the records of removed members, in Kafka's order."""
+        types = self.record_types
+        for member_id in member_ids:
+            for record_type in (types.MEMBER_STATE, types.MEMBER_TARGET, types.MEMBER):
+                yield RecordKey(record_type, self.group_id, member_id), None
 
 
 S = TypeVar("S", bound=RecordedState[Any, Any])

@@ -46,7 +46,7 @@ def _successor_records(
     """Yield records that replace a static member that is away by its successor, without a rebalance."""
     group_id = state.group_id
     successor = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-    yield from _tombstones(group_id, member.member_id)
+    yield from state.member_tombstones([member.member_id])
     yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), member.metadata
     yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), state.target_of(member.member_id)
     yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), successor
@@ -72,16 +72,8 @@ def removal_records(
     state: StreamsGroupState, members: Iterable[StreamsGroupMember]
 ) -> Iterator[StreamsRecord]:
     """Yield the records that remove members, and the record that raises the group's epoch."""
-    for member in members:
-        yield from _tombstones(state.group_id, member.member_id)
+    yield from state.member_tombstones(member.member_id for member in members)
     yield raised_epoch(state.group_id, state.epoch)
-
-
-def _tombstones(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
-    """Yield the tombstones of a member's records, in Kafka's order."""
-    yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), None
-    yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), None
-    yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), None
 
 
 def target_records(

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from sys import getsizeof
 from typing import Final
 
-from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import GroupContent, HeldMemory
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -56,19 +55,19 @@ class StreamsGroupMember(TimedMember):
 class StreamsGroupState(RecordedState[StreamsGroupMember, MemberTasks]):
     """The epochs, members, topology and assignments of one group."""
 
+    record_types = StreamsRecordType
     member_type = StreamsGroupMember
     no_target = MemberTasks()
     epoch: StreamsGroupEpoch
     target_epoch: StreamsTargetEpoch
 
-    __slots__ = ("_active", "_standby", "_warmup", "holders", "instance_ids", "topology")
+    __slots__ = ("_active", "_standby", "_warmup", "holders", "topology")
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.epoch = StreamsGroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
         self.topology: Topology | None = None
-        self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self._active: dict[Task, str] = {}
         self._standby: dict[Task, set[str]] = {}
         self._warmup: dict[Task, set[str]] = {}
@@ -98,26 +97,13 @@ class StreamsGroupState(RecordedState[StreamsGroupMember, MemberTasks]):
         for member in self.members.values():
             self._add_holder(member)
 
-    def get_member(self, member_id: str, instance_id: str | None = None) -> StreamsGroupMember:
-        """Return a member by its id, and by its instance id if it is static.
-
-        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id (KIP-345).
-        """
-        return get_by_ids(self.group_id, self.members, self.instance_ids, member_id, instance_id)
-
     @property
     def target_task_count(self) -> int:
         """The number of tasks in the targets of all members. Standby and warm-up tasks count, too."""
         return sum(len(each.active) + len(each.standby) + len(each.warmup) for each in self.targets.values())
 
     def record_keys(self) -> Iterator[RecordKey]:
-        for member_id in self.members:
-            yield RecordKey(StreamsRecordType.MEMBER_STATE, self.group_id, member_id)
-        for member_id in self.targets:
-            yield RecordKey(StreamsRecordType.MEMBER_TARGET, self.group_id, member_id)
-        yield RecordKey(StreamsRecordType.TARGET, self.group_id)
-        for member_id in self.members:
-            yield RecordKey(StreamsRecordType.MEMBER, self.group_id, member_id)
+        yield from super().record_keys()
         yield RecordKey(StreamsRecordType.GROUP, self.group_id)
         yield RecordKey(StreamsRecordType.TOPOLOGY, self.group_id)
 

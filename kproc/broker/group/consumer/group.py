@@ -29,7 +29,6 @@ from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.expressions import Expressions
 from kproc.broker.group.consumer.group_records import (
     absence_of_member,
-    member_tombstones,
     successor_records,
     target_records,
 )
@@ -268,7 +267,7 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         removed = {member.member_id: member.metadata for member in members}
         remaining = [each for name, each in self.state.members.items() if name not in removed]
         after = self.state.subscriptions.after([each for each in removed.values() if each is not None])
-        records = [*member_tombstones(self.group_id, removed)]
+        records: list[ConsumerRecord] = [*self.state.member_tombstones(removed)]
         if can_downgrade(remaining, self._environment.config):
             # The group becomes classic, so do not raise its epoch. As in Kafka, the last epoch is the generation of the
             # classic group, which rebalances at once.

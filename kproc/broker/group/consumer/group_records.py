@@ -1,11 +1,11 @@
-"""The records that changes of a consumer group write: of members that are replaced or leave, and of its target.
+"""The records that changes of a consumer group write: of members that are replaced or absent, and of its target.
 
 These functions do not change the group. The group appends the records, and its state applies them (state.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -27,7 +27,7 @@ def successor_records(
     """Yield records that replace a static member by its successor `member_id`, without a rebalance."""
     group_id, target = state.group_id, state.target_of(member.member_id)
     successor = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-    yield from member_tombstones(group_id, [member.member_id])
+    yield from state.member_tombstones([member.member_id])
     yield RecordKey(ConsumerRecordType.MEMBER, group_id, member_id), member.metadata
     yield RecordKey(ConsumerRecordType.MEMBER_TARGET, group_id, member_id), MemberTarget(target)
     yield RecordKey(ConsumerRecordType.MEMBER_STATE, group_id, member_id), successor
@@ -43,14 +43,6 @@ def absence_of_member(group_id: str, member: ConsumerMember) -> ConsumerRecord:
         member.state, epoch=STATIC_LEAVE_EPOCH, owned=owned, pending_revocation={}
     )
     return RecordKey(ConsumerRecordType.MEMBER_STATE, group_id, member.member_id), state
-
-
-def member_tombstones(group_id: str, member_ids: Iterable[str]) -> Iterator[ConsumerRecord]:
-    """Yield the tombstones of the records of removed members, in Kafka's order."""
-    for member_id in member_ids:
-        yield RecordKey(ConsumerRecordType.MEMBER_STATE, group_id, member_id), None
-        yield RecordKey(ConsumerRecordType.MEMBER_TARGET, group_id, member_id), None
-        yield RecordKey(ConsumerRecordType.MEMBER, group_id, member_id), None
 
 
 def target_records(

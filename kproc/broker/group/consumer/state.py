@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from sys import getsizeof
 from typing import Final
 
-from kproc.broker.coordinator.group_members import get_by_ids
 from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.member_memory import (
     HeldMemory,
@@ -63,6 +62,7 @@ class ConsumerMember(TimedMember):
 class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
     """The epochs, members, assignments and expressions of one group."""
 
+    record_types = ConsumerRecordType
     member_type = ConsumerMember
     no_target = _NO_TARGET
     epoch: GroupEpoch
@@ -72,7 +72,6 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
         "_expression_memory",
         "_group_memory",
         "expressions",
-        "instance_ids",
         "member_memory",
         "owners",
         "subscriptions",
@@ -83,7 +82,6 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
         self.member_memory = MemberMemory() if member_memory is None else member_memory
         self.epoch = GroupEpoch(0)
         self.target_epoch = _FIRST_TARGET_EPOCH
-        self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self.expressions: dict[str, ExpressionTopics] = {}
         self._expression_memory = CountedMemory(self.member_memory.limit)
         self._group_memory: CountedMemory | None = self.member_memory.hold_group(group_id)
@@ -144,13 +142,6 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
             for partition in partitions
         )
 
-    def get_member(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:
-        """Return a member by its id, and by its instance id if it is static.
-
-        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id (KIP-345).
-        """
-        return get_by_ids(self.group_id, self.members, self.instance_ids, member_id, instance_id)
-
     def subscribed_names(self) -> frozenset[str]:
         """Return the names of all topics to which members subscribe. Some of them may not exist."""
         return self.subscriptions.names(self.expressions)
@@ -162,13 +153,7 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
         return names if topics is None else names | topics.topic_names
 
     def record_keys(self) -> Iterator[RecordKey]:
-        for member_id in self.members:
-            yield RecordKey(ConsumerRecordType.MEMBER_STATE, self.group_id, member_id)
-        for member_id in self.targets:
-            yield RecordKey(ConsumerRecordType.MEMBER_TARGET, self.group_id, member_id)
-        yield RecordKey(ConsumerRecordType.TARGET, self.group_id)
-        for member_id in self.members:
-            yield RecordKey(ConsumerRecordType.MEMBER, self.group_id, member_id)
+        yield from super().record_keys()
         for expression in self.expressions:
             yield RecordKey(ConsumerRecordType.EXPRESSION, self.group_id, expression)
         yield RecordKey(ConsumerRecordType.GROUP, self.group_id)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.coordinator.group_members import get_member, group_is_full
+from kproc.broker.coordinator.group_members import group_is_full
 from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
@@ -84,7 +84,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         Raises KafkaError for a request that is rejected, and if a record could not be appended.
         """
         if request.member_epoch < JOIN_EPOCH:
-            self.remove([get_member(self.group_id, self.state.members, request.member_id)])
+            self.remove([self.state.get_member(request.member_id)])
             return ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         known = self._admit(request)
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
@@ -126,7 +126,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         if member is None and len(self.state.members) >= size_max:
             raise group_is_full("share", size_max)
         if request.member_epoch != JOIN_EPOCH:
-            member = get_member(self.group_id, self.state.members, request.member_id)
+            member = self.state.get_member(request.member_id)
             _check_epoch(member.state, request.member_epoch)
         return member
 
@@ -257,11 +257,8 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     # -- members that leave ------------------------------------------------------------------------------------
 
     def remove(self, members: Sequence[ShareMember]) -> None:
-        types = (ShareRecordType.MEMBER_STATE, ShareRecordType.MEMBER_TARGET, ShareRecordType.MEMBER)
-        tombstones: list[ShareRecord] = [
-            (self._key(each, member.member_id), None) for member in members for each in types
-        ]
-        self._append_with_epoch(tombstones, has_changed=True, removed=members)
+        tombstones = self.state.member_tombstones(member.member_id for member in members)
+        self._append_with_epoch([*tombstones], has_changed=True, removed=members)
         for member in members:
             self._deadlines.discard(member.member_id)
         if not self.state.members:

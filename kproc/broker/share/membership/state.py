@@ -60,6 +60,7 @@ class ShareMember(TimedMember):
 class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
     """The epochs, members and assignments of one group, and the topics that have states in the share coordinator."""
 
+    record_types = ShareRecordType
     member_type = ShareMember
     no_target = _NO_TARGET
     epoch: ShareEpoch
@@ -118,13 +119,7 @@ class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
         return frozenset(name for name, count in users.items() if count > 0).union(added)
 
     def record_keys(self) -> Iterator[RecordKey]:
-        for member_id in self.members:
-            yield RecordKey(ShareRecordType.MEMBER_STATE, self.group_id, member_id)
-        for member_id in self.targets:
-            yield RecordKey(ShareRecordType.MEMBER_TARGET, self.group_id, member_id)
-        yield RecordKey(ShareRecordType.TARGET, self.group_id)
-        for member_id in self.members:
-            yield RecordKey(ShareRecordType.MEMBER, self.group_id, member_id)
+        yield from super().record_keys()
         yield RecordKey(ShareRecordType.TOPICS, self.group_id)
         yield RecordKey(ShareRecordType.GROUP, self.group_id)
 

@@ -1,4 +1,4 @@
-"""The groups of one protocol: their load from records, the append of records, and the count of the rises of epochs."""
+"""States of groups: look-ups of members, their load from records, the append of records, and the rises of epochs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kproc.broker.group.consumer.records import (
     ConsumerRecord,
     ConsumerRecordType,
     GroupEpoch,
+    MemberMetadata,
     MemberState,
     TargetEpoch,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.records import encode_group_key
-from kproc.common.errors import Corrupt, KafkaError
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from tests.support.consumer_groups import GroupRig as ConsumerRig
 from tests.support.group_coordinator_rig import MemoryLog
 from tests.support.group_rig import GroupRig as ClassicRig
@@ -60,6 +61,37 @@ class Tables:
 @pytest.fixture
 def tables() -> Tables:
     return Tables()
+
+
+@pytest.fixture
+def state() -> ConsumerGroupState:
+    """Return a group with the dynamic member m0 and the static member m1."""
+    state = ConsumerGroupState("g")
+    for member_id, instance_id in (("m0", None), ("m1", "i")):
+        metadata = MemberMetadata(client_id="c", client_host="/h", instance_id=instance_id)
+        state.apply(RecordKey(ConsumerRecordType.MEMBER, "g", member_id), metadata)
+    return state
+
+
+def test_member_is_found_by_its_ids(state: ConsumerGroupState) -> None:
+    assert state.get_member("m0").member_id == "m0"
+    assert state.get_member("m1", "i").member_id == "m1"
+
+
+@pytest.mark.parametrize(
+    ("member_id", "instance_id", "code"),
+    [
+        ("x", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("m1", "x", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("m0", "i", ErrorCode.FENCED_INSTANCE_ID),
+    ],
+)
+def test_unknown_or_fenced_member_raises(
+    state: ConsumerGroupState, member_id: str, instance_id: str | None, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as raised:
+        state.get_member(member_id, instance_id)
+    assert raised.value.code == code
 
 
 def test_replay_adds_each_written_group_without_cut_off_members(tables: Tables) -> None:

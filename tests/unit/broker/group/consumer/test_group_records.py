@@ -5,11 +5,11 @@ from __future__ import annotations
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.group_records import (
     absence_of_member,
-    member_tombstones,
     successor_records,
     target_records,
 )
 from kproc.broker.group.consumer.records import ConsumerRecordType, MemberTarget, TargetEpoch
+from kproc.broker.group.consumer.state import ConsumerGroupState
 from tests.support.consumer_groups import GroupRig, HonestMember, settle, topic_id
 
 T = topic_id("t")
@@ -20,8 +20,9 @@ TOMBSTONES = [
 
 
 def test_tombstones_are_in_the_order_of_kafka() -> None:
-    assert [*member_tombstones("g", ["a"])] == TOMBSTONES
-    assert [key.name for key, _value in member_tombstones("g", ["a", "b"])] == ["a"] * 3 + ["b"] * 3
+    state = ConsumerGroupState("g")
+    assert [*state.member_tombstones(["a"])] == TOMBSTONES
+    assert [key.name for key, _value in state.member_tombstones(["a", "b"])] == ["a"] * 3 + ["b"] * 3
 
 
 def test_successor_gets_partitions_and_target_at_epoch_0(rig: GroupRig) -> None:
