@@ -63,6 +63,9 @@ Groups = Annotated[
 
 
 _WAITS_SHOWN: Final = 8
+# A partition's row names its member without the member's assignment. Otherwise the output grows with the square of the
+# number of partitions: 53 MB for one member of 1,500 partitions.
+_READER_FIELDS: Final = ("member_id", "instance_id", "client_id", "host")
 
 
 @app.command()
@@ -358,11 +361,12 @@ def _with_lag(
     ends: Mapping[Partition, FoundOffset],
     pending: set[Partition],
 ) -> dict[str, Any]:
-    assigned = {
-        partition: member_as_json(member) for partition, member in assigned_members(described).items()
+    readers = {
+        partition: {name: member[name] for name in _READER_FIELDS}
+        for partition, member in assigned_members(described).items()
     }
     rows = []
-    for topic, number in sorted({*committed, *assigned}):
+    for topic, number in sorted({*committed, *readers}):
         offset, found = committed.get((topic, number)), ends.get((topic, number))
         end = None if found is None else found.offset
         rows.append(
@@ -373,7 +377,7 @@ def _with_lag(
                 "end_offset": end,
                 "lag": lag_between(offset, end) if offset is not None and end is not None else None,
                 "in_transaction": (topic, number) in pending,
-                "member": assigned.get((topic, number)),
+                "member": readers.get((topic, number)),
             }
         )
     figures = ("type", "state", "protocol_type", "assignor", "group_epoch", "assignment_epoch")

@@ -45,7 +45,9 @@ def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
             seconds=20,
             what="assigned",
         )
-        [row] = described(kproc(f"group describe {name} --format json"))
+        answer = kproc(f"group describe {name} --format json")
+        assert answer.stdout.count(f'"{filled}-0"') == 1, "a partition's row repeats its member's assignment"
+        [row] = described(answer)
         [member] = row["members"]
         assert (row["state"], row["assignor"]) == ("Stable", "range")
         assert sorted(member["assignment"]) == [f"{filled}-0", f"{filled}-1"]
