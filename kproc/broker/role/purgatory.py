@@ -113,6 +113,17 @@ class Purgatory:
         """Run work of more than 1 ms in a later duty cycle, in which no other slow operation runs."""
         self.watch(DelayedCall(self._now_ns(), work, is_slow=True), ())
 
+    def call_at(self, due_ns: int, work: Callable[[], object], *, is_slow: bool = False) -> None:
+        """Call `work` at a time, and not earlier if all operations are completed, as after a change of ACLs."""
+
+        def on_complete() -> None:
+            if self._now_ns() < due_ns:
+                self.call_at(due_ns, work, is_slow=is_slow)
+            else:
+                work()
+
+        self.watch(DelayedCall(due_ns, on_complete, is_slow=is_slow), ())
+
     def is_watched(self, key: Hashable) -> bool:
         return key in self.watchers
 

@@ -22,7 +22,6 @@ from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.fetch.fetch_read import partition_now
 from kproc.broker.peers.forwarding import Answer, gather
-from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.share.partition.in_flight import DeadLetters
 from kproc.broker.share.partition.letter_log import (
     APPEND_LETTERS,
@@ -101,13 +100,8 @@ class DeadLetterWriter:
             self._queues.setdefault(partition, LetterQueue()).is_unsure = True
             self.write(partition, letters)
 
-    def _resume(self, partition: SharePartition, due_ns: int) -> None:
-        """Continue with the dead letters of a share partition after a pause. If this comes too early, wait again."""
-        if self._services.clock.now_ns() < due_ns:
-            # The pause was completed early, as all parked operations are when this Handler stops or ACLs have changed.
-            # A few such events in a row would use up the attempts, and the letters would be lost.
-            self._resume_at(partition, due_ns)
-            return
+    def _resume(self, partition: SharePartition) -> None:
+        """Continue with the dead letters of a share partition after a pause."""
         self._queues[partition].is_waiting = False
         self._write_next(partition, can_copy=True)
 
@@ -315,13 +309,11 @@ class DeadLetterWriter:
 
         In each duty cycle, at most one share partition that copies records continues.
         """
-        self._resume_at(partition, self._services.clock.now_ns() + pause_ms * NS_PER_MS)
-        queue.is_waiting = True
-
-    def _resume_at(self, partition: SharePartition, due_ns: int) -> None:
+        due_ns = self._services.clock.now_ns() + pause_ms * NS_PER_MS
         is_slow = partition.settings.copies_dead_letters
-        resume = DelayedCall(due_ns, partial(self._resume, partition, due_ns), is_slow=is_slow)
-        self._services.owner.purgatory.watch(resume, ())
+        # Pauses that end early, in a row, would use up the attempts, and the letters would be lost.
+        self._services.owner.purgatory.call_at(due_ns, partial(self._resume, partition), is_slow=is_slow)
+        queue.is_waiting = True
 
     def _archive_unwritten(self, partition: SharePartition, queue: LetterQueue, problem: str) -> None:
         """Archive all dead letters of a share partition, because none of them can be written."""

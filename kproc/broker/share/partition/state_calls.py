@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.peers.coordinator_call import Item, ItemOperation
-from kproc.broker.role.purgatory import DelayedCall
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode
 
@@ -115,7 +114,7 @@ class StateCalls:
         """Send an operation after the pause between two attempts."""
         now_ns = self._services.clock.now_ns()
         call = StateCall(partition, operation, arguments, on_outcome, now_ns + RETRIES_NS)
-        self._pause(call, now_ns + _PAUSE_NS)
+        self._pause(call, now_ns)
 
     def _send(self, operation: ItemOperation[Any, Any, Any], calls: Sequence[StateCall]) -> None:
         items = [Item(call.partition.name, call.arguments) for call in calls]
@@ -129,20 +128,14 @@ class StateCalls:
             # The coordinator's Handler has died, is loading, or has passed the partition on. The pause lets
             # it finish, and a retry finds the new coordinator through the image.
             if isinstance(outcome, int) and outcome in RETRIED and now_ns < call.give_up_ns:
-                self._pause(call, now_ns + _PAUSE_NS)
+                self._pause(call, now_ns)
             else:
                 call.on_outcome(call.partition, outcome)
 
-    def _pause(self, call: StateCall, due_ns: int) -> None:
-        self._services.owner.purgatory.watch(DelayedCall(due_ns, partial(self._resume, call, due_ns)), ())
+    def _pause(self, call: StateCall, now_ns: int) -> None:
+        self._services.owner.purgatory.call_at(now_ns + _PAUSE_NS, partial(self._resume, call))
 
-    def _resume(self, call: StateCall, due_ns: int) -> None:
-        """Send a call again, because its pause has ended. If this comes too early, wait for the rest of the pause."""
-        if call.partition.is_dropped:
-            return
-        if self._services.clock.now_ns() < due_ns:
-            # The pause was completed early, as all parked operations are when this Handler stops or ACLs have changed.
-            # Park again.
-            self._pause(call, due_ns)
-        else:
+    def _resume(self, call: StateCall) -> None:
+        """Send a call again, because its pause has ended."""
+        if not call.partition.is_dropped:
             self._send(call.operation, [call])

@@ -214,6 +214,18 @@ def test_everything_expires_when_the_broker_stops(purgatory: Purgatory, clock: M
     assert purgatory.deadlines.first == NEVER
 
 
+def test_call_at_a_time_does_not_come_early(purgatory: Purgatory, clock: ManualClock) -> None:
+    calls: list[int] = []
+    purgatory.call_at(clock.now_ns() + 100_000_000, lambda: calls.append(1))
+    for _ in range(2):
+        clock.advance_ms(49)
+        purgatory.expire_all()
+        assert (calls, len(purgatory)) == ([], 1)
+    clock.advance_ms(2)
+    purgatory.expire()
+    assert (calls, len(purgatory)) == ([1], 0)
+
+
 def test_request_parked_during_expire_all_keeps_its_deadline(
     purgatory: Purgatory, clock: ManualClock
 ) -> None:
