@@ -77,7 +77,7 @@ class World:
         member.epoch = result.member_epoch
         if result.assignment is not None:
             member.assigned = dict(result.assignment)
-        initialized = self.rig.coordinator.shares.initialized_partitions("g").partitions
+        initialized = self.rig.coordinator.shares.initialized_partitions("g")
         for topic, numbers in member.assigned.items():
             assert topic in set(map(topic_id, member.names))
             assert numbers <= initialized[topic]

@@ -23,7 +23,6 @@ from kproc.broker.request.division import SLICE_ROWS, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied, denied_topics
 from kproc.broker.security.acl import Operation, ResourceType
-from kproc.broker.share.membership.messages import InitializedPartitions
 from kproc.broker.share.state.messages import NO_COUNT, NO_OFFSET, PersistedState, ReadSummary, state_key
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
 _NO_LAG: Final = -1
 _Row = dict[str, Any]
 
-_INITIALIZED: Final = GROUPS.operation("share_group_initialized", NoneType, InitializedPartitions)
+_Initialized = dict[bytes, frozenset[int]]  # Topic id -> partitions.
+
+_INITIALIZED: Final = GROUPS.operation("share_group_initialized", NoneType, _Initialized)
 
 
 @api(
@@ -56,11 +57,11 @@ def handle_describe_share_group_offsets(context: RequestContext, request: Fields
         context.divide(lambda: request)
         return
 
-    def on_listed(outcomes: list[InitializedPartitions | int]) -> None:
+    def on_listed(outcomes: list[_Initialized | int]) -> None:
         failed = {name: each for name, each in zip(unlisted, outcomes, strict=True) if isinstance(each, int)}
         found = [each for each in outcomes if not isinstance(each, int)]
         named = _with_topics(context, request, unlisted[0], found[0]) if found else request
-        if found and sum(map(len, found[0].partitions.values())) > SLICE_ROWS:
+        if found and sum(map(len, found[0].values())) > SLICE_ROWS:
             context.divide(lambda: named)
         else:
             _describe(context, named, refused, failed)
@@ -68,13 +69,11 @@ def handle_describe_share_group_offsets(context: RequestContext, request: Fields
     _INITIALIZED.send(context, [Item(group_id, None) for group_id in unlisted], on_listed)
 
 
-def _with_topics(
-    context: RequestContext, request: Fields, group_id: str, found: InitializedPartitions
-) -> Fields:
+def _with_topics(context: RequestContext, request: Fields, group_id: str, found: _Initialized) -> Fields:
     """Return the request with a group's initialized partitions, without topics that the client may not describe."""
     names = [
         (topic.name, sorted(partitions))
-        for topic_id, partitions in sorted(found.partitions.items())
+        for topic_id, partitions in sorted(found.items())
         if (topic := context.services.image.topic_by_id(topic_id)) is not None
     ]
     hidden = denied_topics(context, Operation.DESCRIBE, [name for name, _ in names])
@@ -194,7 +193,7 @@ def _initialized(
     coordinator: GroupCoordinator,
     group_id: str,
     _arguments: None,
-    on_outcome: OnOutcome[InitializedPartitions],
+    on_outcome: OnOutcome[_Initialized],
 ) -> None:
     coordinator.read(
         partial(coordinator.shares.initialized_partitions, group_id),

@@ -81,10 +81,4 @@ class ChangedShareOffsets(msgspec.Struct, frozen=True, kw_only=True):
     codes: dict[str, dict[int, int]] = {}
 
 
-class InitializedPartitions(msgspec.Struct, frozen=True):
-    """The partitions of a group that have a state in the share coordinator, by topic id."""
-
-    partitions: ShareAssignment
-
-
 ShareHeartbeatReply = Callable[[ShareHeartbeatResult], None]

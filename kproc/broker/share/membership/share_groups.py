@@ -18,7 +18,6 @@ from kproc.broker.share.membership.messages import (
     AlterShareOffsets,
     ChangedShareOffsets,
     DeleteShareOffsets,
-    InitializedPartitions,
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
@@ -120,14 +119,14 @@ class ShareGroups:
 
     # -- start offsets -----------------------------------------------------------------------------------------
 
-    def initialized_partitions(self, group_id: str) -> InitializedPartitions:
-        """Return the partitions of a group that have a state in a share coordinator.
+    def initialized_partitions(self, group_id: str) -> dict[bytes, frozenset[int]]:
+        """Return the partitions of a group that have a state in a share coordinator, by topic id.
 
         As in Kafka, a group that does not exist has none.
         """
         group = self.find(group_id)
         topics = {} if group is None else group.state.topics.initialized
-        return InitializedPartitions({topic_id: topic.partitions for topic_id, topic in topics.items()})
+        return {topic_id: topic.partitions for topic_id, topic in topics.items()}
 
     def alter_offsets(self, group_id: str, request: AlterShareOffsets, reply: _OnChanged) -> None:
         """Handle an AlterShareGroupOffsets. The group must be empty; it is created if it does not exist.

@@ -180,7 +180,7 @@ def test_alter_offsets_creates_group_and_raises_state_epoch() -> None:
     assert [(each.state_epoch, each.start_offset) for each in rig.states.states.values()] == [(1, 7)]
     rig.change_offsets(AlterShareOffsets({"t": {0: 9}}))
     assert [(each.state_epoch, each.start_offset) for each in rig.states.states.values()] == [(2, 9)]
-    assert rig.coordinator.shares.initialized_partitions("g").partitions == {T: frozenset({0})}
+    assert rig.coordinator.shares.initialized_partitions("g") == {T: frozenset({0})}
     assert rig.group().state_name == "Empty"
 
 
@@ -204,7 +204,7 @@ def test_delete_offsets_lets_the_group_begin_anew() -> None:
     result = rig.change_offsets(DeleteShareOffsets(("t", "u", "missing")))
     assert result.codes == {"t": {-1: 0}, "u": {}, "missing": {-1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
     assert not rig.states.states
-    assert rig.coordinator.shares.initialized_partitions("g").partitions == {}
+    assert rig.coordinator.shares.initialized_partitions("g") == {}
     rig.add_member("a")
     assert {state.start_offset for state in rig.states.states.values()} == {-1}
 
