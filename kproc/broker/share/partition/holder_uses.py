@@ -15,9 +15,7 @@ class HolderUses:
 
     def __init__(self) -> None:
         self._used: dict[ShareHolder, dict[SharePartitionKey, None]] = {}
-        self._counts: Counter[SharePartitionKey] = (
-            Counter()
-        )  # The number of sessions that use a share partition.
+        self._counts: Counter[SharePartitionKey] = Counter()  # The number of sessions that use each.
 
     def __len__(self) -> int:
         """Return the number of sessions that use share partitions."""

@@ -92,15 +92,20 @@ class AcquiredRange(msgspec.Struct, array_like=True, frozen=True):
     delivery_count: int
 
 
-class AcquiredPart(msgspec.Struct, array_like=True):
+class AcknowledgedPart(msgspec.Struct, array_like=True):
+    """The result of the acknowledgements of one partition."""
+
+    error: int = 0
+    error_message: str | None = None
+
+
+class AcquiredPart(AcknowledgedPart, array_like=True):
     """The result for one partition: an error, or the acquired records, of which there can be none.
 
     The ranges of the files can have more records than the acquired ones, as in Kafka. The client skips the other
     records.
     """
 
-    error: int = 0
-    error_message: str | None = None
     ranges: list[FileRange] = []
     bytes: int = 0
     acquired: list[AcquiredRange] = []
@@ -128,13 +133,6 @@ class AcknowledgeParts(ForOwner):
 
     holder: ShareHolder
     parts: list[AcknowledgePart]
-
-
-class AcknowledgedPart(msgspec.Struct, array_like=True):
-    """The result of the acknowledgements of one partition."""
-
-    error: int = 0
-    error_message: str | None = None
 
 
 class PartsAcknowledged(Reply):

@@ -52,10 +52,7 @@ _FAILURES: Final = (KafkaError, Corrupt, OSError)
 
 
 def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
-    """Return the error code and message of a partition that `error` stands for.
-
-    The code is OPENS_LATER if the former owner still has the log open.
-    """
+    """Return the error code and message of a partition that `error` stands for."""
     # The former owner has not closed the log yet. The home retries, and the client sees no error.
     if isinstance(error, PartitionMoving):
         return OPENS_LATER, None
@@ -261,10 +258,7 @@ class _Watch(DelayedOperation):
         purgatory.watch(self, keys)
 
     def try_complete(self) -> bool:
-        """Complete if `bytes_min` bytes can be read behind the first free record, or if an acquire would fail.
-
-        The bytes can include records that other members have acquired.
-        """
+        """Complete if `bytes_min` bytes can be read behind the first free record, or if an acquire would fail."""
         found = 0
         for part in self._body.parts:
             count = self._readable_bytes(part)

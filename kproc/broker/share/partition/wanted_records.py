@@ -24,9 +24,7 @@ Batches = Sequence[tuple[int, int]]  # (first, last offset) of batches of the lo
 class WantedRecords(msgspec.Struct):
     """One member's request for records, with the limits that are left.
 
-    records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.
-    batch_size: a range that is delivered for the first time ends with the batch in which it reaches so many records.
-    0: such ranges are not divided.
+    `records_left` and `batch_size` are as in AcquireParts (messages.py).
     """
 
     holder: ShareHolder

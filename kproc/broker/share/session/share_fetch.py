@@ -169,7 +169,7 @@ class ShareFetch:
         self._left = 0
         self._acknowledged: dict[ShareKey, AcknowledgedPart] = {}
         self._acquired: dict[ShareKey, AcquiredPart] = {}
-        self._failed: dict[ShareKey, ErrorCode] = {}
+        self._failed: dict[ShareKey, AcquiredPart] = {}
         # As in Kafka, authorize the request only once, even if it waits.
         named: Iterable[ShareKey] = keys if self._is_final else dict.fromkeys((*session.targets, *keys))
         names = topic_names(context.services, named)
@@ -230,13 +230,13 @@ class ShareFetch:
                 target.topic_name = topic.name
             # The topic was never known, so its id is unknown (KIP-516).
             if target.topic_name is None:
-                self._failed[key] = ErrorCode.UNKNOWN_TOPIC_ID
+                self._failed[key] = AcquiredPart(int(ErrorCode.UNKNOWN_TOPIC_ID))
             elif target.topic_name in self._denied:
-                self._failed[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                self._failed[key] = AcquiredPart(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             # The topic existed when the session began, and was deleted since. The member gets this error
             # until it removes the partition from its session.
             elif topic is None or not 0 <= key[1] < len(topic.partitions):
-                self._failed[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                self._failed[key] = AcquiredPart(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 wanted.append(key)
         return wanted
@@ -278,10 +278,8 @@ class ShareFetch:
             services.owner.share_sessions.close(session)
             release_session(services, session)
         rows: dict[ShareKey, Fields] = {}
-        for key, part in self._acquired.items():
+        for key, part in (*self._acquired.items(), *self._failed.items()):
             self._add_row(rows, key, part)
-        for key, code in self._failed.items():
-            self._add_row(rows, key, AcquiredPart(int(code)))
         for key, result in self._acknowledged.items():
             row = rows.setdefault(key, {"partition_index": key[1], "error_code": 0})
             row["acknowledge_error_code"] = result.error

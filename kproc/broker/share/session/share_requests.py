@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.cluster.features import share_version
 from kproc.broker.share.partition.messages import ShareKey
 from kproc.broker.share.session.acknowledge import find_partition
+from kproc.broker.share.session.sessions import SESSION_PARTITIONS_MAX
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ Fields = dict[str, Any]
 # Limit of the rows of a request: batches, partitions, and types of single records. They are decoded in steps, and sent
 # to the owners in steps (acknowledge.py).
 ROWS_MAX: Final = 100_000
-# Limit of the partitions of a request. A session cannot have more.
-PARTITIONS_MAX: Final = 2_000
 _MEMBER_ID_MAX: Final = 36
 # Errors after which a client looks up the leader. The response tells the leader with the error (KIP-951).
 _LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -38,7 +37,7 @@ def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
     # table, so longer ones would let clients use up memory.
     if not member_id or len(member_id) > _MEMBER_ID_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
-    if sum(len(topic["partitions"]) for topic in request["topics"]) > PARTITIONS_MAX:
+    if sum(len(topic["partitions"]) for topic in request["topics"]) > SESSION_PARTITIONS_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 

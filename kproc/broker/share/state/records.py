@@ -45,9 +45,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     start_offset: int
     delivery_complete_count: int
     created_ms: int  # The time of the last snapshot that was written because of a request.
-    written_ms: (
-        int  # Later than `created_ms` if the snapshot was repeated, because the share partition was cold.
-    )
+    # Later than `created_ms` if the snapshot was repeated, because the share partition was cold.
+    written_ms: int
     batches: tuple[StateBatch, ...] = ()
 
 

@@ -373,7 +373,7 @@ def test_invalid_requests_get_kafkas_errors(scene: Scene, more: Fields, code: Er
 
 def test_request_of_too_many_partitions_is_rejected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session expects the same epoch again."""
-    monkeypatch.setattr(share_requests, "PARTITIONS_MAX", 2)
+    monkeypatch.setattr(share_requests, "SESSION_PARTITIONS_MAX", 2)
     assert scene.fetch(0, 1, 2)["error_code"] == ErrorCode.INVALID_REQUEST
     assert scene.fetch(0, 1)["error_code"] == 0
     batches = {index: [(0, 0, [ACCEPT])] for index in range(3)}
