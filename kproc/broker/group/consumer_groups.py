@@ -49,7 +49,6 @@ from kproc.broker.group.messages import (
     SyncResult,
 )
 from kproc.broker.group.migration import (
-    can_downgrade,
     check_upgrade,
     downgrade_snapshot,
     upgrade_records,
@@ -219,7 +218,7 @@ class ConsumerGroups:
         members join again. Otherwise they keep the group's assignment.
         """
         group_id = group.group_id
-        if not can_downgrade(group.state.members.values(), self._config):
+        if not group.becomes_classic():
             return
         snapshot = downgrade_snapshot(
             group.state,

@@ -14,7 +14,7 @@ the epoch of the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.consumer.assignors import Assignment
@@ -40,6 +40,7 @@ def reconcile(
     as owned, or None if its heartbeat does not have them. Raises FENCED_MEMBER_EPOCH for a state that a newer Kafka
     has written, unless the member reports that it owns nothing.
     """
+    epoch = state.epoch
     if state.phase is MemberPhase.UNKNOWN:
         # A newer Kafka wrote this state, and the downgraded broker does not know what the member must give
         # up. Only a member without partitions is safe.
@@ -49,23 +50,15 @@ def reconcile(
                 "The consumer group member is in a unknown state. The member must abandon all its partitions and "
                 "rejoin.",
             )
-        return _next_state(
-            state, target_epoch, target_epoch, _subscribed_part(target, subscribed), is_free, reported
-        )
+        epoch = target_epoch
     is_consistent = all(topic_id in subscribed for topic_id in state.owned)
     is_waiting = state.phase is MemberPhase.UNREVOKED and _owns_any(reported, state.pending_revocation)
     if is_waiting or (state.phase is MemberPhase.STABLE and state.epoch == target_epoch):
         # If the member has unsubscribed from a topic that it owns, it must give that up before the next target is
         # computed.
         return state if is_consistent else _without_unsubscribed(state, subscribed, reported)
-    return _next_state(
-        state, state.epoch, target_epoch, _subscribed_part(target, subscribed), is_free, reported
-    )
-
-
-def _subscribed_part(target: Assignment, subscribed: Collection[bytes]) -> Assignment:
-    """Return the part of the target to which the member still subscribes."""
-    return {topic_id: partitions for topic_id, partitions in target.items() if topic_id in subscribed}
+    wanted = {topic_id: partitions for topic_id, partitions in target.items() if topic_id in subscribed}
+    return _next_state(state, epoch, target_epoch, wanted, is_free, reported)
 
 
 def _next_state(
@@ -76,16 +69,22 @@ def _next_state(
     is_free: IsFree,
     reported: Assignment | None,
 ) -> MemberState:
-    kept = _select(state.owned, lambda topic_id, partition: partition in wanted.get(topic_id, ()))
-    revoked = _select(state.owned, lambda topic_id, partition: partition not in wanted.get(topic_id, ()))
+    owned: dict[bytes, dict[int, int]] = {}
+    revoked: dict[bytes, dict[int, int]] = {}
+    for topic_id, epochs in state.owned.items():
+        kept = wanted.get(topic_id, ())
+        for partition, assigned_at in epochs.items():
+            part = owned if partition in kept else revoked
+            part.setdefault(topic_id, {})[partition] = assigned_at
     # Keep the revoked partitions from other members while this member may still read them. Two members would read the
     # same records.
     if revoked and _owns_any(reported, revoked):
-        return state.changed(epoch=epoch, phase=MemberPhase.UNREVOKED, owned=kept, pending_revocation=revoked)
+        return state.changed(
+            epoch=epoch, phase=MemberPhase.UNREVOKED, owned=owned, pending_revocation=revoked
+        )
     is_unreleased = False
-    owned = {topic_id: dict(epochs) for topic_id, epochs in kept.items()}
     for topic_id, partitions in wanted.items():
-        for partition in partitions - kept.get(topic_id, {}).keys():
+        for partition in partitions - owned.get(topic_id, {}).keys():
             # The partition is owned from the target's epoch on. Commits with an older epoch are rejected for
             # it (KIP-1251).
             if is_free(topic_id, partition):
@@ -106,16 +105,6 @@ def _without_unsubscribed(
     if _owns_any(reported, revoked):
         return state.changed(phase=MemberPhase.UNREVOKED, owned=kept, pending_revocation=revoked)
     return state.changed(owned=kept)
-
-
-def _select(owned: OwnedPartitions, is_wanted: Callable[[bytes, int], bool]) -> OwnedPartitions:
-    """Return the partitions of `owned` for which `is_wanted` is True. Topics without such partitions are left out."""
-    selected: dict[bytes, Mapping[int, int]] = {}
-    for topic_id, epochs in owned.items():
-        part = {partition: epoch for partition, epoch in epochs.items() if is_wanted(topic_id, partition)}
-        if part:
-            selected[topic_id] = part
-    return selected
 
 
 def _owns_any(reported: Assignment | None, partitions: OwnedPartitions) -> bool:
