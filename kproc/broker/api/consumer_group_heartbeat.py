@@ -20,11 +20,9 @@ from kproc.broker.api.member_requests import (
     invalid_request,
 )
 from kproc.broker.cluster.features import group_version
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.messages import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
     ConsumerHeartbeatResult,

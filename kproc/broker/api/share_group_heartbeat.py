@@ -19,18 +19,13 @@ from kproc.broker.api.member_requests import (
     invalid_request,
 )
 from kproc.broker.cluster.features import share_version
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, LEAVE_EPOCH
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
-from kproc.broker.share.membership.messages import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    ShareHeartbeat,
-    ShareHeartbeatReply,
-    ShareHeartbeatResult,
-)
+from kproc.broker.share.membership.messages import ShareHeartbeat, ShareHeartbeatReply, ShareHeartbeatResult
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 

@@ -23,6 +23,7 @@ from kproc.broker.api.streams_internal_topics import create_internal_topics
 from kproc.broker.cluster.features import streams_version
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.cluster.topic_names import problem_with
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.registry import api
@@ -30,8 +31,6 @@ from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
 from kproc.broker.streams.configured_topology import TASKS_MAX
 from kproc.broker.streams.messages import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
     StreamsHeartbeat,
     StreamsHeartbeatReply,
     StreamsHeartbeatResult,

@@ -8,6 +8,10 @@ from typing import Any, Final, Self
 import msgspec
 
 NO_EPOCH: Final = -1
+# Member epochs of heartbeats that have a special meaning (KIP-848): the member joins, leaves, or stops for a while.
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
 
 
 class MemberPhase(IntEnum):

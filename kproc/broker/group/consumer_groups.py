@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, LEAVE_EPOCH
 from kproc.broker.coordinator.recorded_states import RecordedGroups, append_conversion
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.group.classic.group import ClassicGroup
@@ -26,12 +27,7 @@ from kproc.broker.group.consumer.classic_members import (
 )
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.group import ConsumerGroup
-from kproc.broker.group.consumer.messages import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
-)
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
     GroupEpoch,

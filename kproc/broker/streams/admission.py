@@ -11,8 +11,9 @@ from collections.abc import Iterable
 import msgspec
 
 from kproc.broker.coordinator.group_members import group_is_full, unreleased_instance, wrong_epoch
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.streams.configured_topology import ConfiguredTopology
-from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat, TaskOffsets
+from kproc.broker.streams.messages import StreamsHeartbeat, TaskOffsets
 from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import StreamsMember
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState

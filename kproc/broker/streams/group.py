@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
-from kproc.broker.coordinator.member_phase import MemberPhase
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH, MemberPhase
 from kproc.broker.coordinator.recorded_group import RecordedGroup, TargetProgress
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -47,13 +47,7 @@ from kproc.broker.streams.group_records import (
     target_records,
 )
 from kproc.broker.streams.memory import StreamsMemory
-from kproc.broker.streams.messages import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    DescribedStreamsGroup,
-    StreamsHeartbeat,
-    StreamsHeartbeatResult,
-)
+from kproc.broker.streams.messages import DescribedStreamsGroup, StreamsHeartbeat, StreamsHeartbeatResult
 from kproc.broker.streams.reconciliation import reconcile
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,

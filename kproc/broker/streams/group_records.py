@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat
+from kproc.broker.streams.messages import StreamsHeartbeat
 from kproc.broker.streams.records import (
     StreamsGroupEpoch,
     StreamsMember,

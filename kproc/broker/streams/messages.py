@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
 from kproc.broker.streams.records import Endpoint, StreamsMember
 from kproc.broker.streams.tasks import MemberTasks, Task
 from kproc.broker.streams.topology import KeyValue, StreamsStatus, StreamsTopic, Topology
-
-# Values of the member epoch in a heartbeat that join or leave the group.
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
 
 TaskOffsets = tuple[tuple[Task, int], ...]
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH
 from kproc.broker.coordinator.recorded_states import RecordedGroups
 from kproc.broker.coordinator.rules import Timing
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.group import StreamsGroup
-from kproc.broker.streams.messages import (
-    JOIN_EPOCH,
-    DescribedStreamsGroup,
-    StreamsHeartbeat,
-    StreamsHeartbeatResult,
-)
+from kproc.broker.streams.messages import DescribedStreamsGroup, StreamsHeartbeat, StreamsHeartbeatResult
 from kproc.broker.streams.records import STREAMS_RECORDS, StreamsGroupEpoch
 from kproc.broker.streams.state import StreamsGroupState
 from kproc.common.errors import ErrorCode, KafkaError

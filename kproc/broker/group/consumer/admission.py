@@ -15,8 +15,9 @@ from kproc.broker.coordinator.group_members import (
     unreleased_instance,
     wrong_epoch,
 )
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.group.consumer.assignors import Assignment
-from kproc.broker.group.consumer.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerHeartbeat
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.consumer.records import MemberMetadata, MemberState, OwnedPartitions
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.subscriptions import Subscriptions

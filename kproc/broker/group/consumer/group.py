@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.member_deadlines import REMOVED_AT_ONCE, UNSETTLED_HEARTBEAT_MS
-from kproc.broker.coordinator.member_phase import NO_EPOCH, MemberPhase
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, NO_EPOCH, STATIC_LEAVE_EPOCH, MemberPhase
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
@@ -33,8 +33,6 @@ from kproc.broker.group.consumer.group_records import (
     target_records,
 )
 from kproc.broker.group.consumer.messages import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
     DescribedConsumerGroup,

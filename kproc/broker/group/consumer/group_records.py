@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
-from kproc.broker.group.consumer.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.group.consumer.records import (
     ConsumerRecord,
     ConsumerRecordType,

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.security.principal import ANONYMOUS, Identity
-
-# Member epochs of heartbeats that have a special meaning (KIP-848): the member joins, leaves, or stops for a while.
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
 
 
 class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,17 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from kproc.broker.coordinator.group_members import group_is_full
 from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
 from kproc.broker.share.membership.assignor import assign_simple
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
-from kproc.broker.share.membership.messages import (
-    JOIN_EPOCH,
-    DescribedShareGroup,
-    ShareHeartbeat,
-    ShareHeartbeatResult,
-)
+from kproc.broker.share.membership.messages import DescribedShareGroup, ShareHeartbeat, ShareHeartbeatResult
 from kproc.broker.share.membership.records import (
     SHARE_RECORDS,
     ShareAssignment,

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
 from kproc.broker.share.membership.records import ShareAssignment, ShareSubscription
-
-# Values of the member epoch in a heartbeat that join or leave the group.
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.coordinator.member_phase import JOIN_EPOCH
 from kproc.broker.coordinator.recorded_states import RecordedGroups
 from kproc.broker.coordinator.rules import Timing
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.group import ShareGroup
 from kproc.broker.share.membership.messages import (
-    JOIN_EPOCH,
     AlterShareOffsets,
     ChangedShareOffsets,
     DeleteShareOffsets,
