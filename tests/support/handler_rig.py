@@ -218,8 +218,8 @@ class ScriptedProcessor:
         self.outbox.push(SOCKET_TIME, head, SOCKET_NS.pack(used_ns), client_id)
         self.outbox.flush()
 
-    def disconnect(self, connection: int = 1) -> None:
-        self.outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
+    def disconnect(self, connection: int = 1, *, flags: int = 0) -> None:
+        self.outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, flags))
         self.outbox.flush()
 
     def recall_blocks(self) -> None:

@@ -27,6 +27,7 @@ from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     DISCONNECTED,
     FLAG_MOVED,
+    FLAG_NEW_HOME,
     HEAD,
     HEAD_BYTES,
     IDENTITY,
@@ -103,6 +104,8 @@ class ParkingHandler:
             requests.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, sequence, 0, 0))
         elif kind == MOVE_IN:
             self.moving.move_in(requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
+        elif kind == DISCONNECTED and flags & FLAG_NEW_HOME:
+            pass  # This rig has no share sessions.
         elif kind == DISCONNECTED:
             requests.cancel(connection_id)
             if flags & FLAG_MOVED:

@@ -34,6 +34,7 @@ from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     CLOSE,
     DISCONNECTED,
+    FLAG_NEW_HOME,
     HEAD,
     HEAD_BYTES,
     HINT,
@@ -96,6 +97,7 @@ class ScriptedHandler:
     id: AgentId
     link: Link
     gone: list[int] = field(default_factory=list)  # Connections that were closed.
+    left: list[int] = field(default_factory=list)  # Connections that have another home now.
     events: list[str] = field(default_factory=list)
     addresses: dict[int, bytes] = field(default_factory=dict)  # By connection, as they were told.
     sessions: dict[int, Session] = field(default_factory=dict)  # The same.
@@ -125,6 +127,9 @@ class ScriptedHandler:
                 continue
             if kind == RECALL_BLOCK:
                 self.recalled.append((connection_id, sequence))
+                continue
+            if kind == DISCONNECTED and flags & FLAG_NEW_HOME:
+                self.left.append(connection_id)
                 continue
             if kind == DISCONNECTED:
                 self.gone.append(connection_id)

@@ -14,6 +14,7 @@ from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     DISCONNECTED,
     FLAG_MOVED,
+    FLAG_NEW_HOME,
     HEAD,
     HEAD_BYTES,
     IDENTITY,
@@ -76,6 +77,8 @@ class ConnectionNews:
             # Append the queued Produce requests first, so that their responses go to the old Processor.
             self._queue.flush()
             self._moving.move_out(client.requests, connection_id, attempt)
+        elif kind == DISCONNECTED and flags & FLAG_NEW_HOME:
+            close_sessions(self._services, connection_id)
         elif kind == DISCONNECTED:
             self._on_disconnected(client, connection_id, view, has_moved=bool(flags & FLAG_MOVED))
         else:

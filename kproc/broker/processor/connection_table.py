@@ -243,7 +243,7 @@ class ConnectionTable:
         That can be a change of its home, a step of its migration, or stalled requests.
         """
         if connection.next_home is not None and not connection.inflight:
-            connection.change_home(connection.next_home)
+            self._handlers.change_home(connection, connection.next_home)
         if connection.migration is not None:
             self.mover.advance(connection)
         if Pause.STALLED in connection.pauses and not connection.out and not connection.is_full:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.transport.agent import AgentId, Sender
-from kproc.broker.transport.envelope import DISCONNECTED, HEAD, IDENTITY
+from kproc.broker.transport.envelope import DISCONNECTED, FLAG_NEW_HOME, HEAD, IDENTITY
 from kproc.broker.transport.outbox import Inbox
 
 if TYPE_CHECKING:
@@ -120,6 +120,16 @@ class HandlerSet:
         self._disconnected.append((connection.id, flags))
         for handler in (connection.home,) if self.router is None else self.by_id.values():
             handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
+
+    def change_home(self, connection: Connection, home: HandlerPeer) -> None:
+        """Use another home Handler for a connection from now on, and tell the former one.
+
+        Requires that no request is in work at the former home. That home has the connection's share sessions, which the
+        client cannot continue at the new one.
+        """
+        if connection.home is not home:
+            connection.home.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, FLAG_NEW_HOME))
+        connection.change_home(home)
 
     def repeat_disconnected(self, handler: HandlerPeer) -> None:
         """Tell the successor of a Handler which connections have ended lately.

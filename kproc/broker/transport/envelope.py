@@ -31,6 +31,7 @@ connection's requests. The Handler keeps the responses of requests that are park
 requests in MOVED. It answers all others as usual. The Processor that holds the socket in the end sends MOVE_IN, with
 the requests whose responses it expects. The Handler sends their responses there, and CLOSE for a request that it does
 not know. DISCONNECTED with FLAG_MOVED comes from the Processor that the connection left. The client is still connected.
+DISCONNECTED with FLAG_NEW_HOME goes to a connection's former home only: the connection has another home Handler now.
 
 IDENTITY holds a client's address, 16 bytes as role/handoff.py packs them, and its Session (security/session.py). The
 Processor sends it once to each Handler, before a connection's first request there. DISCONNECTED removes it. IDENTITY is
@@ -110,6 +111,7 @@ FLAG_TLS: Final = 8  # The connection's listener is SSL or SASL_SSL.
 FLAG_SASL: Final = 16  # The connection's listener is SASL_PLAINTEXT or SASL_SSL.
 FLAG_LOGIN: Final = 32  # The client must log in before other requests are handled.
 FLAG_MOVED: Final = 0x8000  # DISCONNECTED only: the connection lives on in another Processor.
+FLAG_NEW_HOME: Final = 0x4000  # DISCONNECTED only: the connection lives on with another home Handler.
 SOCKET_NS: Final = struct.Struct("=Q")
 THROTTLE_MS: Final = struct.Struct("=I")
 # API key, throttle in ms, and the monotonic times in ns when the Handler dequeued the request, finished its local work

@@ -190,6 +190,18 @@ def test_new_handler_gets_share_of_existing_connections(rig: ProcessorRig) -> No
     assert sorted(homes) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_former_home_hears_of_the_new_one(rig: ProcessorRig) -> None:
+    """It kept the share sessions of connections that a new Handler got, with the records that they held."""
+    clients = [rig.connect() for _ in range(6)]
+    before = [home_of(rig, client) for client in clients]
+    rig.handlers.append(rig.attach_handler(2))
+    after = [home_of(rig, client) for client in clients]
+    moves = list(zip(before, after, strict=True))
+    assert moves.count((0, 2)) == moves.count((1, 2)) == 1
+    assert [len(handler.left) for handler in rig.handlers] == [1, 1, 0]
+    assert not any(handler.gone for handler in rig.handlers)
+
+
 def test_routing_starts_with_second_handler_and_keeps_order(start: Start) -> None:
     """A request in work at the only Handler is answered before the next goes to the new one."""
     rig = start(handlers=1, router=ScriptedRouter(first=0, second=1))

@@ -9,6 +9,7 @@ import pytest
 
 from kproc.broker.share.session import acknowledge, acquire, sessions, share_requests
 from kproc.broker.share.session.share_fetch import ShareFetch
+from kproc.broker.transport.envelope import FLAG_NEW_HOME
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
@@ -222,6 +223,21 @@ def test_disconnect_releases_at_every_owner(scene: Scene) -> None:
     scene.rig.settle()
     assert scene.owners.held() == 0
     assert sorted(scene.owners.names()) == [(0, "release"), (1, "release"), (2, "release")]
+
+
+def test_session_ends_when_its_connection_gets_another_home(scene: Scene) -> None:
+    """The connection lives on, and this Handler may get its requests for single partitions: it keeps the identity."""
+    scene.rig.processors[0].introduce("10.0.0.7")
+    scene.produce(1, b"v")
+    scene.fetch(0, 1, 2)
+    assert scene.owners.held() == 1
+    scene.rig.processors[0].disconnect(flags=FLAG_NEW_HOME)
+    scene.rig.settle()
+    assert scene.owners.held() == 0
+    (client,) = scene.rig.handler(0)._clients.values()
+    assert 1 in client.requests.identities
+    assert scene.fetch(epoch=1)["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert offsets_of(rows_of(scene.fetch(0, 1, 2))[1]) == [0]
 
 
 def test_disconnect_while_waiting_leaves_nothing_behind(scene: Scene) -> None:
