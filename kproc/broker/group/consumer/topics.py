@@ -75,9 +75,9 @@ class TopicView:
         topics = [topic for topic in map(image.topic, sorted(names)) if topic is not None]
         if not topics:
             return 0
-        return as_int64(xxh3_64_intdigest(b"".join(map(self._topic_hash, topics))))
+        return as_int64(xxh3_64_intdigest(b"".join(self._topic_hash(topic, image) for topic in topics)))
 
-    def _topic_hash(self, topic: TopicImage) -> bytes:
+    def _topic_hash(self, topic: TopicImage, image: ClusterImage) -> bytes:
         count = len(topic.partitions)
         known = self._hashes.get(topic.topic_id)
         if known is not None and known[0] == count:
@@ -91,6 +91,11 @@ class TopicView:
         parts += _INT32.pack(count)
         parts += b"".join(map(_INT32.pack, range(count)))
         found = _INT64.pack(xxh3_64_intdigest(bytes(parts)))
+        existing = image.topics_by_id
+        # Each topic that is created again has a new id. Discard the hashes of deleted topics when they are the majority,
+        # so that the cost for each new topic is small.
+        if len(self._hashes) > 2 * len(existing):
+            self._hashes = {key: known for key, known in self._hashes.items() if key in existing}
         self._hashes[topic.topic_id] = count, found
         return found
 

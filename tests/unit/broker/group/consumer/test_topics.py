@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.group.consumer.topics import TopicView
 
@@ -28,6 +30,27 @@ def test_metadata_hash_changes_with_partitions() -> None:
     image = cluster(orders=4)
     assert view.metadata_hash(["orders"]) != before
     assert view.metadata_hash(["missing"]) == 0
+
+
+def test_deleted_topics_take_no_memory() -> None:
+    """An application can create and delete a topic for each of its runs, and each group that reads it hashes it."""
+    image = ClusterImage()
+    view = TopicView(lambda: image)
+    partitions = [PartitionImage(0, 0, 0, 0, 0)]
+
+    def recreate(number: int) -> None:
+        topic = TopicImage("orders", number.to_bytes(16, "big"), partitions, {}, [0])
+        image.topics_by_name, image.topics_by_id = {"orders": topic}, {topic.topic_id: topic}
+        assert view.metadata_hash(["orders"])
+
+    recreate(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 2_000):
+            recreate(number)
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_partitions_by_name_and_id_leave_out_missing_topics() -> None:
