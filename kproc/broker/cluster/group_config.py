@@ -66,24 +66,14 @@ def _reset(value: str) -> str | None:
     )
 
 
-def _dead_letter_topic(value: str) -> str | None:
-    # KIP-1191: two underscores begin the names of internal topics. Records of clients must not get into them,
-    # because their coordinators would read them.
-    return "DLQ topic name must not start with '__'" if value.startswith("__") else None
-
-
-def _task_assignor(value: str) -> str | None:
-    # KIP-1071: the broker assigns the tasks, so a group can have only an assignor that the broker implements.
-    if value == "sticky":
-        return None
-    return f"streams.assignor.name '{value}' is not a registered task assignor. Registered assignors are: [sticky]."
-
-
 def _isolation(value: str) -> str | None:
     listed = ", ".join(_ISOLATION_LEVELS)
     return None if value in _ISOLATION_LEVELS else f"String must be one of: {listed}"
 
 
+_ASSIGNOR: Final = "streams.assignor.name"
+_RACK_AWARE_TAGS: Final = "streams.rack.aware.assignment.tags"
+_DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 _ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 # The format of java.time.Duration.parse, by which Kafka reads the duration. Each part can have a sign of its own.
 _NUMBER: Final = "([-+]?[0-9]{1,19})"
@@ -192,17 +182,16 @@ ROWS: Final = (
         "Number of standby copies of each task's state in a streams group.",
     ),
     _word(
-        "streams.assignor.name", Kind.STRING, "sticky", Check("sticky", _task_assignor),
+        _ASSIGNOR, Kind.STRING, "sticky", None,
         "Task assignor of a streams group.", "group.streams.assignors",
     ),
     _word(
-        "streams.rack.aware.assignment.tags", Kind.LIST, "", None,
+        _RACK_AWARE_TAGS, Kind.LIST, "", None,
         "Tags that each member of a streams group should have. Members without them get a status.",
         "group.streams.rack.aware.assignment.tags",
     ),
     _word(
-        "errors.deadletterqueue.topic.name", Kind.STRING, "",
-        Check("no name that begins with __", _dead_letter_topic),
+        _DEAD_LETTER_TOPIC, Kind.STRING, "", None,
         "Topic to which a share group writes records that it cannot deliver. Empty: none.",
     ),
     _word(
@@ -245,19 +234,44 @@ def check_all(
     kept: the names of stored configs that the request does not change. They can be configs that the emulated release
     lacks, because another release can have stored them.
     """
-    normalized: dict[str, str] = {}
-    for name, text in configs.items():
-        row = GROUP_CONFIGS.get(name)
-        if row is None or (name not in _names and name not in kept):
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        normalized[name] = row.config.normalize(text)
-    # Bounds come after the parsing of all configs, so that an unknown or malformed one is reported first, as in
-    # GroupConfigManager.
+    # The order is that of Kafka's GroupConfig. A request with several errors gets the same error from both.
+    for name in configs:
+        if name not in GROUP_CONFIGS or (name not in _names and name not in kept):
+            raise _invalid(f"Unknown group config name: {name}")
+    _check_tags(configs.get(_RACK_AWARE_TAGS, ""))
+    normalized = {name: GROUP_CONFIGS[name].config.normalize(text) for name, text in configs.items()}
     for name, text in normalized.items():
         _check_bounds(GROUP_CONFIGS[name], text, config)
+    _check_assignor(normalized.get(_ASSIGNOR, "sticky"))
     for family in ("consumer", "share", "streams"):
         _check_heartbeat(family, normalized, config)
+    _check_dead_letter_topic(normalized.get(_DEAD_LETTER_TOPIC, ""))
     return normalized
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _check_tags(text: str) -> None:
+    """Raise KafkaError for a list of client tags with a repeated tag. Two empty elements count as repeated, too."""
+    tags = [tag.strip() for tag in text.split(",")]
+    if len(set(tags)) < len(tags):
+        raise _invalid(f"{_RACK_AWARE_TAGS} must not contain duplicate tag keys.")
+
+
+def _check_assignor(name: str) -> None:
+    # KIP-1071: the broker assigns the tasks, so a group can have only an assignor that the broker implements.
+    if name != "sticky":
+        registered = "Registered assignors are: [sticky]."
+        raise _invalid(f"{_ASSIGNOR} '{name}' is not a registered task assignor. {registered}")
+
+
+def _check_dead_letter_topic(name: str) -> None:
+    # KIP-1191: two underscores begin the names of internal topics. Records of clients must not get into them,
+    # because their coordinators would read them.
+    if name.startswith("__"):
+        raise _invalid(f"{_DEAD_LETTER_TOPIC}: DLQ topic name must not start with '__'")
 
 
 def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:
@@ -269,7 +283,7 @@ def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:
         problem = f"must be less than or equal to {highest}"
     else:
         return
-    raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.config.name} {problem}")
+    raise _invalid(f"{row.config.name} {problem}")
 
 
 def _check_heartbeat(family: str, configs: Mapping[str, str], config: Config) -> None:
@@ -280,4 +294,4 @@ def _check_heartbeat(family: str, configs: Mapping[str, str], config: Config) ->
     times = [int(configs.get(name, GROUP_CONFIGS[name].default(config))) for name in (session, heartbeat)]
     # A member whose heartbeat interval reaches the session timeout would be removed between two heartbeats.
     if times[0] <= times[1]:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
+        raise _invalid(f"{session} must be greater than {heartbeat}")

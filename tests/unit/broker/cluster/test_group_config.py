@@ -44,6 +44,29 @@ def test_described_group_has_the_brokers_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"streams.assignor.name": "x"}, "streams.assignor.name 'x' is not a registered task assignor. "),
+        ({"errors.deadletterqueue.topic.name": "__x"}, "errors.deadletterqueue.topic.name: DLQ topic name must not"),
+        ({"streams.rack.aware.assignment.tags": "a, a"}, "streams.rack.aware.assignment.tags must not contain dup"),
+        ({"streams.rack.aware.assignment.tags": ","}, "streams.rack.aware.assignment.tags must not contain dup"),
+        ({"streams.rack.aware.assignment.tags": "a,"}, "Configuration 'streams.rack.aware.assignment.tags' values"),
+        ({"streams.rack.aware.assignment.tags": "a,a", "none": "1"}, "Unknown group config name: none"),
+        ({SESSION: "x", "streams.rack.aware.assignment.tags": "a,a"}, "streams.rack.aware.assignment.tags must not"),
+        ({"streams.assignor.name": "x", "streams.num.standby.replicas": "9"}, "streams.num.standby.replicas must"),
+        ({"streams.assignor.name": "x", HEARTBEAT: "15000", SESSION: "x"}, "Invalid value x for configuration"),
+        ({"errors.deadletterqueue.topic.name": "__x", "streams.assignor.name": "x"}, "streams.assignor.name 'x'"),
+        ({"errors.deadletterqueue.topic.name": "__x", SESSION: "50"}, f"{SESSION} must be in the range"),
+    ],
+)
+def test_invalid_group_configs_get_the_error_of_kafka(configs: dict[str, str], message: str) -> None:
+    """Neither the assignor nor the dead letter topic has the prefix of other invalid values. The order counts, too."""
+    with pytest.raises(KafkaError) as caught:
+        check_all(configs, Config.build({}))
+    assert str(caught.value.message).startswith(message)
+
+
+@pytest.mark.parametrize(
     ("duration", "expected_ms"),
     [
         ("PT1H30M", 5_400_000),
