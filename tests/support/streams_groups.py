@@ -144,7 +144,7 @@ class HonestStreamsMember:
             "instance_id": self.instance_id,
             "rebalance_timeout_ms": 60_000,
             "topology": self.topology if self.epoch == 0 else None,
-            "owned": self.owned if self.epoch else None,
+            "owned": self.owned if self.epoch else MemberTasks(),
             "process_id": self.process_id or self.member_id,
             "endpoint": self.endpoint,
             "client_tags": self.tags,
