@@ -215,7 +215,7 @@ def _group_range(row: group_config.GroupConfigRow) -> str:
         return f"from {row.lowest} to {row.highest}"
     if row.highest is not None:
         return f"from 0 to {row.highest}"
-    return _range(row.config.kind, row.config.check)
+    return _range(row.config.kind, row.config.check or row.rule)
 
 
 def _client_metrics_range(name: str) -> str:

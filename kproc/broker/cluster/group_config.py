@@ -20,12 +20,14 @@ class GroupConfigRow(NamedTuple):
     """A row of the table of group configs: the config, the name of its default, and Kafka's defaults of its bounds.
 
     synonym: the broker setting that has the default, or the config's own name.
+    rule: a check that comes after the bounds of all configs, as in Kafka. Its error is the whole message.
     """
 
     config: TopicConfig
     synonym: str
     lowest: int | None = None
     highest: int | None = None
+    rule: Check | None = None
 
     def bounds(self, config: Config) -> tuple[int | None, int | None]:
         """Return the least and the largest value that the broker's settings allow. None: no bound."""
@@ -64,6 +66,21 @@ def _reset(value: str) -> str | None:
         f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be either "
         "'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
     )
+
+
+def _dead_letter_topic(value: str) -> str | None:
+    # KIP-1191: two underscores begin the names of internal topics. Records of clients must not get into them,
+    # because their coordinators would read them.
+    return (
+        f"{_DEAD_LETTER_TOPIC}: DLQ topic name must not start with '__'" if value.startswith("__") else None
+    )
+
+
+def _task_assignor(value: str) -> str | None:
+    # KIP-1071: the broker assigns the tasks, so a group can have only an assignor that the broker implements.
+    if value == "sticky":
+        return None
+    return f"{_ASSIGNOR} '{value}' is not a registered task assignor. Registered assignors are: [sticky]."
 
 
 def _isolation(value: str) -> str | None:
@@ -107,9 +124,16 @@ def by_duration_ms(value: str) -> int | None:
 
 
 def _row(
-    name: str, kind: Kind, text: str, check: Check | None, default: str, synonym: str, *bounds: int | None
+    name: str,
+    kind: Kind,
+    text: str,
+    check: Check | None,
+    default: str,
+    synonym: str,
+    lowest: int | None = None,
+    highest: int | None = None,
 ) -> GroupConfigRow:
-    return GroupConfigRow(TopicConfig(name, kind, text, (), check, default), synonym, *bounds)
+    return GroupConfigRow(TopicConfig(name, kind, text, (), check, default), synonym, lowest, highest)
 
 
 def _number(
@@ -119,10 +143,16 @@ def _number(
 
 
 def _word(
-    name: str, kind: Kind, default: str, check: Check | None, text: str, synonym: str = ""
+    name: str,
+    kind: Kind,
+    default: str,
+    check: Check | None,
+    text: str,
+    synonym: str = "",
+    rule: Check | None = None,
 ) -> GroupConfigRow:
     # As in Kafka, the default of a config without a setting of the broker has the name of the config.
-    return _row(name, kind, text, check, default, synonym or name)
+    return _row(name, kind, text, check, default, synonym or name)._replace(rule=rule)
 
 
 def _timing(family: str) -> tuple[GroupConfigRow, ...]:
@@ -183,7 +213,7 @@ ROWS: Final = (
     ),
     _word(
         _ASSIGNOR, Kind.STRING, "sticky", None,
-        "Task assignor of a streams group.", "group.streams.assignors",
+        "Task assignor of a streams group.", "group.streams.assignors", Check("sticky", _task_assignor),
     ),
     _word(
         _RACK_AWARE_TAGS, Kind.LIST, "", None,
@@ -193,6 +223,7 @@ ROWS: Final = (
     _word(
         _DEAD_LETTER_TOPIC, Kind.STRING, "", None,
         "Topic to which a share group writes records that it cannot deliver. Empty: none.",
+        rule=Check("no name that begins with __", _dead_letter_topic),
     ),
     _word(
         "errors.deadletterqueue.copy.record.enable", Kind.BOOLEAN, "false", None,
@@ -242,10 +273,10 @@ def check_all(
     normalized = {name: GROUP_CONFIGS[name].config.normalize(text) for name, text in configs.items()}
     for name, text in normalized.items():
         _check_bounds(GROUP_CONFIGS[name], text, config)
-    _check_assignor(normalized.get(_ASSIGNOR, "sticky"))
+    _check_rule(_ASSIGNOR, normalized)
     for family in ("consumer", "share", "streams"):
         _check_heartbeat(family, normalized, config)
-    _check_dead_letter_topic(normalized.get(_DEAD_LETTER_TOPIC, ""))
+    _check_rule(_DEAD_LETTER_TOPIC, normalized)
     return normalized
 
 
@@ -260,18 +291,11 @@ def _check_tags(text: str) -> None:
         raise _invalid(f"{_RACK_AWARE_TAGS} must not contain duplicate tag keys.")
 
 
-def _check_assignor(name: str) -> None:
-    # KIP-1071: the broker assigns the tasks, so a group can have only an assignor that the broker implements.
-    if name != "sticky":
-        registered = "Registered assignors are: [sticky]."
-        raise _invalid(f"{_ASSIGNOR} '{name}' is not a registered task assignor. {registered}")
-
-
-def _check_dead_letter_topic(name: str) -> None:
-    # KIP-1191: two underscores begin the names of internal topics. Records of clients must not get into them,
-    # because their coordinators would read them.
-    if name.startswith("__"):
-        raise _invalid(f"{_DEAD_LETTER_TOPIC}: DLQ topic name must not start with '__'")
+def _check_rule(name: str, configs: Mapping[str, str]) -> None:
+    """Raise KafkaError if the config of this name is set, and its row's `rule` rejects it."""
+    rule = GROUP_CONFIGS[name].rule
+    if rule is not None and name in configs and (problem := rule(configs[name])):
+        raise _invalid(problem)
 
 
 def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:

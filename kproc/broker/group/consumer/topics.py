@@ -92,8 +92,8 @@ class TopicView:
         parts += b"".join(map(_INT32.pack, range(count)))
         found = _INT64.pack(xxh3_64_intdigest(bytes(parts)))
         existing = image.topics_by_id
-        # Each topic that is created again has a new id. Discard the hashes of deleted topics when they are the majority,
-        # so that the cost for each new topic is small.
+        # A topic that is created again has a new id. Discard the hashes of deleted topics when they are the majority.
+        # Each new topic then costs little.
         if len(self._hashes) > 2 * len(existing):
             self._hashes = {key: known for key, known in self._hashes.items() if key in existing}
         self._hashes[topic.topic_id] = count, found
