@@ -92,6 +92,16 @@ def test_member_is_assigned_described_and_deleted(client: RawClient, log: tuple[
     assert gone["topics"] == []
 
 
+def test_share_group_of_deleted_topic_can_be_deleted(client: RawClient) -> None:
+    name = fresh_name("deleted")
+    client.create_topic(name)
+    group = fresh_name("share")
+    join(client, group, name)
+    assert heartbeat(client, group, -1)["member_epoch"] == -1
+    client.delete_topic(name)
+    assert delete_groups(client, group) == {group: 0}
+
+
 def test_start_offsets_are_altered_described_and_deleted(client: RawClient, log: tuple[str, bytes]) -> None:
     name, topic_id = log
     client.produce(name, batch(*[b"x"] * 5))

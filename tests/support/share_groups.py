@@ -27,7 +27,7 @@ from kproc.broker.share.membership.records import (
     ShareTopics,
 )
 from kproc.broker.share.membership.share_states import OnCodes, ShareStates
-from kproc.broker.share.state.messages import InitializeState
+from kproc.broker.share.state.messages import InitializeState, parse_state_key
 from kproc.broker.streams.messages import StreamsHeartbeat, StreamsHeartbeatResult
 from kproc.common.errors import ErrorCode
 from tests.support.consumer_groups import topic_id
@@ -54,9 +54,13 @@ SAMPLES: tuple[tuple[ShareRecordType, str, ShareRecordValue], ...] = (
 
 
 class MemoryStates:
-    """The states of share partitions, by their keys. Calls wait in `calls` until `run`."""
+    """The states of share partitions, by their keys. Calls wait in `calls` until `run`.
 
-    def __init__(self) -> None:
+    Like the share coordinators, it rejects calls for topics that do not exist. `has_topic` gets a topic id.
+    """
+
+    def __init__(self, has_topic: Callable[[bytes], bool]) -> None:
+        self._has_topic = has_topic
         self.states: dict[str, InitializeState] = {}
         self.calls: list[Callable[[], None]] = []
         self.error = 0
@@ -72,8 +76,8 @@ class MemoryStates:
         return ShareStates(initialize, delete, self.calls.append)
 
     def _initialize(self, key: str, state: InitializeState) -> int:
-        if self.error or key in self.errors:
-            return self.error or self.errors[key]
+        if code := self._refusal(key):
+            return code
         known = self.states.get(key)
         if known is not None and state.keeps_existing:
             return 0
@@ -83,9 +87,14 @@ class MemoryStates:
         return 0
 
     def _delete(self, key: str) -> int:
-        if not self.error:
-            self.states.pop(key, None)
-        return self.error
+        if code := self._refusal(key):
+            return code
+        self.states.pop(key, None)
+        return 0
+
+    def _refusal(self, key: str) -> int:
+        is_known = self._has_topic(parse_state_key(key).topic_id)
+        return self.error or self.errors.get(key, 0) or (0 if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def run(self) -> None:
         """Answer all calls that wait."""
@@ -99,7 +108,7 @@ class ShareRig(Rig):
     def __init__(self, partition_counts: Mapping[str, int] | None = None) -> None:
         self.image = ClusterImage()
         self.configs: dict[str, str] = {"share.assignment.interval.ms": "0"}
-        self.states = MemoryStates()
+        self.states = MemoryStates(lambda topic_id: topic_id in self.image.topics_by_id)
         self.set_topics({"t": 2} if partition_counts is None else partition_counts)
         super().__init__(
             ConsumerCluster(

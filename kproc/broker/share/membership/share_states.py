@@ -22,6 +22,9 @@ OnCodes = Callable[[list[int]], None]
 ITEMS_AT_ONCE: Final = 200
 # Requests with more items send one call in a duty cycle, because many groups can have such requests at the same time.
 _FREE_ITEMS: Final = 20
+# Results of a deletion after which the share partition has no state. The share coordinator rejects calls for a deleted
+# topic, because it deletes the states of such a topic itself.
+_HAS_NO_STATE: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
 class ShareStates(msgspec.Struct, frozen=True):
@@ -57,8 +60,9 @@ class ShareStates(msgspec.Struct, frozen=True):
         keys = [state_key(group_id, *each) for each in pairs]
 
         def on_codes(codes: list[int]) -> None:
-            failed = {topic_id for (topic_id, _), code in zip(pairs, codes, strict=True) if code}
-            on_done(topics.keys() - failed, next((code for code in codes if code), 0))
+            errors = [0 if code in _HAS_NO_STATE else code for code in codes]
+            failed = {topic_id for (topic_id, _), code in zip(pairs, errors, strict=True) if code}
+            on_done(topics.keys() - failed, next((code for code in errors if code), 0))
 
         _CallInParts(self.delete, keys, on_codes, lambda: False, self.defer).receive([])
 

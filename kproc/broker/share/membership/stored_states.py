@@ -36,7 +36,9 @@ logger = logging.getLogger(__name__)
 
 # The time in ms until the states of new partitions are initialized again after an error.
 _RETRY_MS: Final = 1_000
+# Costs of steps, in units of about 1 us: of checking a group, and of writing its record 15.
 _GROUP_COST: Final = 5
+_WRITE_COST: Final = 60
 _DOUBLED_EPOCH_MAX: Final = 1 << 29  # Larger epochs are not doubled: an epoch has 31 bits.
 
 
@@ -254,43 +256,42 @@ class StoredStates:
         self.delete(group, doomed, lambda _deleted, code: on_done(code))
 
     def remove_topics(self, topics: DeletedTopics) -> Work:
-        """Delete the states of deleted topics in all groups. If that fails, `retry_removal` does it again."""
+        """Remove deleted topics from record 15 of all groups. If a write fails, `retry_removal` does it again.
+
+        The share coordinators delete the states of a deleted topic themselves.
+        """
         self._gone = topics
         for group_id in list(self._groups):
             group = self._groups.get(group_id)
             if isinstance(group, ShareGroup):
-                self._remove_topics_of(group, topics)
-                yield _GROUP_COST
+                has_written = self._remove_topics_of(group, topics)
+                yield _WRITE_COST if has_written else _GROUP_COST
 
     def retry_removal(self) -> Work:
-        """Delete the states of deleted topics that a group still has, because an earlier deletion failed.
+        """Remove deleted topics that a group still has, because an earlier write failed.
 
         Does nothing before the first `remove_topics`.
         """
         if self._gone is not None:
             yield from self.remove_topics(self._gone)
 
-    def _remove_topics_of(self, group: ShareGroup, gone: DeletedTopics) -> None:
+    def _remove_topics_of(self, group: ShareGroup, gone: DeletedTopics) -> bool:
+        """Remove deleted topics from a group's record 15. Return False if it has none of them."""
         topics = group.state.topics
+        # A topic can be in each phase, because a crash can leave it there.
         ids = {*topics.initializing, *topics.initialized, *topics.deleting}
-        # The states of deleted topics remain if this coordinator was not loaded at the deletion, or if the
-        # call failed. `ids` has the topics in every phase, because a crash can leave a topic in each of them.
-        doomed = self.partitions_of(topics, {each: "" for each in ids if each in gone.ids})
-        if not doomed:
-            return
-
-        def on_done(deleted: set[bytes], _code: int) -> None:
-            if self.is_current(group):
-                try:
-                    group.set_topics(without_topics(group.state.topics, deleted))
-                except KafkaError as error:
-                    logger.warning(
-                        "share group %s: the record without its deleted topics was not written, trying again later: %s",
-                        group.group_id,
-                        error.code.name,
-                    )
-
-        self.delete(group, doomed, on_done)
+        deleted = frozenset(each for each in ids if each in gone.ids)
+        if not deleted:
+            return False
+        try:
+            group.set_topics(without_topics(topics, deleted))
+        except KafkaError as error:
+            logger.warning(
+                "share group %s: the record without its deleted topics was not written, trying again later: %s",
+                group.group_id,
+                error.code.name,
+            )
+        return True
 
     def partitions_of(self, topics: ShareTopics, names: Mapping[bytes, str]) -> dict[bytes, NamedPartitions]:
         """Return the partitions that may have a state, of the topics in `names` (topic id -> topic name)."""
