@@ -349,14 +349,22 @@ def reader_of(schema: Schema) -> Reader:
 
     The function returns (dict of all fields, position after it).
     """
-    steps = [run_reader(run) if len(run) > 1 else single_reader(run[0], schema) for run in fixed_runs(schema)]
+    # (name, function): with a name the function reads the value of this field, without one it adds fields to the dict.
+    steps: list[tuple[str | None, Callable[..., Any]]] = [
+        (run[0].name, field_reader(run[0], schema)) if len(run) == 1 else (None, run_reader(run))
+        for run in fixed_runs(schema)
+    ]
     if schema.is_flexible:
-        steps.append(tags_reader(schema))
+        steps.append((None, tags_reader(schema)))
 
     def read_struct(data: bytes, position: int) -> tuple[Fields, int]:
         fields: Fields = {}
-        for step in steps:
-            position = step(data, position, fields)
+        # This loop stores single fields itself. A function for each would cost a tenth of the reading.
+        for name, read in steps:
+            if name is None:
+                position = read(data, position, fields)
+            else:
+                fields[name], position = read(data, position)
         return fields, position
 
     return read_struct

@@ -63,6 +63,12 @@ class TopicImage(msgspec.Struct):
         """True if only the broker writes this topic. Clients may read it."""
         return self.name in INTERNAL_TOPICS
 
+    @property
+    def created_count(self) -> int:
+        """The number of partitions that the topic was created with."""
+        starts = self.block_starts
+        return starts[1] if len(starts) > 1 else len(self.partitions)
+
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Return (first index, count) of each block of partitions.
 

@@ -39,10 +39,8 @@ class TopicCoordinators(Generic[C]):
         # that.
         if topic is None:
             return None
-        # Hash into the first block: the partitions that the topic was created with. In Kafka, added partitions of
-        # `__consumer_offsets` move existing groups to coordinators without their state.
-        _, count = next(topic.blocks())
-        return topic.partitions[partition_for(name, count)]
+        # In Kafka, added partitions of `__consumer_offsets` move existing groups to coordinators without their state.
+        return topic.partitions[partition_for(name, topic.created_count)]
 
     def coordinator(self, index: int) -> C:
         """Return the loaded coordinator of a partition of this Handler. Raises KafkaError with the client's code."""

@@ -218,11 +218,11 @@ class Services:
 
 def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
     """Yield every error code but NONE in a response, at any depth."""
-    for name, value in fields.items():
-        if name == "error_code":
-            if value:
-                yield int(value)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
+    code = fields.get("error_code")
+    if code:
+        yield int(code)
+    for value in fields.values():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
             for each in value:
                 yield from error_codes(each)
 

@@ -136,6 +136,9 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         Return the member, whose session has been restarted. `known` is the member as the group has it, or the static
         member that it replaces. It is None for a new member. `updated` is the new metadata.
         """
+        if known is not None and known.member_id == member_id and self._is_unchanged(known, updated):
+            self.renew_session(known, now_ms)
+            return known
         self._check_memory(known, member_id, updated)
         before = None if known is None else known.metadata
         expression = updated.topic_regex
@@ -165,6 +168,17 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         # for ever if it does not return.
         self.renew_session(member, now_ms)
         return member
+
+    def _is_unchanged(self, member: ConsumerMember, updated: MemberMetadata) -> bool:
+        """Return True if neither the member's metadata nor a topic has changed, as in most heartbeats.
+
+        False for a member with an expression, because that may have to be resolved again.
+        """
+        return (
+            updated == member.metadata
+            and not updated.topic_regex
+            and self._topics_version == self._environment.cluster.topics.version
+        )
 
     def _check_memory(self, known: ConsumerMember | None, member_id: str, updated: MemberMetadata) -> None:
         """Raise KafkaError if new metadata of a member would exceed the memory limit of members."""

@@ -26,6 +26,18 @@ def test_a_topic_is_found_by_name_by_id_and_by_partition():
     assert image.partition_count == 4
 
 
+def test_added_partitions_do_not_count_as_created():
+    cluster = InMemoryController(handlers=3)
+    cluster.create(topic("t", 4))
+    found = cluster.image.topic("t")
+    assert found is not None
+    assert found.created_count == 4
+    for count in (6, 9):
+        wish = {"name": "t", "count": count, "assignments": None}
+        cluster.do("create_partitions", topics=[wish], validate_only=False)
+        assert (len(found.partitions), found.created_count) == (count, 4)
+
+
 def test_clean_stop_finishes_deletions():
     """A directory of a topic whose deletion is finished was restored by somebody, and is kept."""
     cluster = InMemoryController()
