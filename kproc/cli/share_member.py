@@ -195,7 +195,9 @@ class ShareReader:
         thread.join(LEAVE_WITHIN_S)
         if thread.is_alive():
             raise Failure(f"{self._bootstrap} does not respond: ended without leaving group {self._group}")
-        if not self._count and not self._follow:
+        if not self._count:
+            if not self.is_done:
+                return  # A signal or an error has ended the command before the group had time to deliver records.
             print_note(
                 f"kproc: group {self._group} delivered no records; a new share group starts at the end of its topics; "
                 f"run `kproc config set --group {self._group} share.auto.offset.reset=earliest` before its first use "

@@ -143,6 +143,19 @@ def test_reader_is_done_when_nothing_has_come_for_some_time(monkeypatch: pytest.
     assert (200 - len(consumer.polls)) * share_member.WAIT_S == pytest.approx(IDLE_S, abs=share_member.WAIT_S)
 
 
+def test_note_about_no_records_needs_a_full_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the right to read, the command first advised to set share.auto.offset.reset."""
+    reader, consumer = reader_of(monkeypatch)
+    reader.read(1)
+    reader.close()
+    assert consumer.is_closed
+    assert capsys.readouterr().err == ""
+    run(reader_of(monkeypatch)[0])
+    assert "group g delivered no records; a new share group starts at the end" in capsys.readouterr().err
+
+
 def test_follower_is_never_done(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, _ = reader_of(monkeypatch, follow=True)
     for _ in range(100):
