@@ -9,6 +9,7 @@ itself has put line ends. Tables (tables.py) and JSON (common.py) use this modul
 
 from __future__ import annotations
 
+import select
 import shutil
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from typing import Final
 from kproc.common.printable import printable, printable_lines
 
 _UPDATE_S: Final = 0.2
+_STDOUT: Final = 1  # The descriptor of standard output.
 
 
 def print_line(text: str = "") -> None:
@@ -73,6 +75,18 @@ def print_text(text: str, indent: str = "") -> None:
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
     print_block(f"{text}\n")
+
+
+def require_reader() -> None:
+    """Raise BrokenPipeError if standard output is a pipe that its reader has closed.
+
+    A command that waits for something to print calls this function regularly. Otherwise it would find out only by its
+    next write, which may never come.
+    """
+    poll = select.poll()
+    poll.register(_STDOUT, 0)  # The kernel always reports POLLERR.
+    if any(events & select.POLLERR for _, events in poll.poll(0)):
+        raise BrokenPipeError
 
 
 class LiveLine:

@@ -15,7 +15,7 @@ from kproc.cli.completion import complete_topics
 from kproc.cli.connection import connect
 from kproc.cli.failure import Failure
 from kproc.cli.human import camel_case, format_bytes
-from kproc.cli.lines import print_note, print_text
+from kproc.cli.lines import print_note, print_text, require_reader
 from kproc.common.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _follow(
         for row in rows[:left]:
             _print(row, output)
         sys.stdout.flush()
+        require_reader()
         left -= len(rows)
         silent = _report_silent(answer, silent)
         if answer["lost"]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kproc.cli.end_signals import catch_signals
 from kproc.cli.formatting import Formatter
-from kproc.cli.lines import print_note
+from kproc.cli.lines import print_note, require_reader
 from kproc.cli.patterns import RecordFilter
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def copy_records(
                 flush()
                 if taken:
                     reader.printed(taken)
+                else:
+                    require_reader()
                 left -= len(matches)
         finally:
             reader.close()

@@ -143,6 +143,26 @@ def test_closed_stdout_ends_consume(kproc, broker, topic):
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")
 
 
+@pytest.mark.parametrize(
+    "words", ["consume {name} --follow", "consume {name} --share {name} --follow", "monitor --topic nobody"]
+)
+def test_closed_stdout_ends_command_that_waits(kproc, broker, topic, words):
+    """`kproc consume t --follow | head -1` waited for the next record before it ended."""
+    name = topic()
+    told(kproc(f"config set --group {name} share.auto.offset.reset=earliest"))
+    told(kproc(f"produce {name}", stdin="first\n"))
+    command = [sys.executable, "-m", "kproc", *words.format(name=name).split(), "-b", broker.bootstrap]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+        if words.startswith("consume"):
+            assert waiting.stdout.readline() == b"first\n"
+        waiting.stdout.close()
+        try:
+            assert waiting.wait(PATIENCE_SECONDS) == 128 + signal.SIGPIPE
+        finally:
+            waiting.kill()
+        assert waiting.stderr.read() == b""
+
+
 def test_status_shows_every_process(kproc, broker):
     if broker.pid is None:
         pytest.skip("only a kproc broker answers")
