@@ -51,7 +51,8 @@ from kproc.broker.group.consumer.records import (
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.subscriptions import Subscriptions
-from kproc.broker.group.consumer.target import compute_target, topic_ids
+from kproc.broker.group.consumer.target import compute_target
+from kproc.broker.group.consumer.topics import SubscribedTopics
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.migration import can_downgrade
 from kproc.common.errors import ErrorCode
@@ -243,11 +244,13 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
 
         `reported` are the partitions that the member reports as owned. It is None if the request does not have them.
         """
+        names = frozenset[str]() if member.metadata is None else self.state.names_of(member.metadata)
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
             target=self.state.target_of(member.member_id),
-            subscribed=topic_ids(self.state, self._environment.cluster.topics, member.metadata),
+            # Most heartbeats change nothing, and a subscription can have 10,000 topics, of which the member owns a few.
+            subscribed=SubscribedTopics(names, self._environment.cluster.topics),
             is_free=lambda topic_id, partition: (
                 self.state.owners.get((topic_id, partition), member.member_id) == member.member_id
             ),
@@ -337,7 +340,7 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
         self.state.release_memory()
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self.state.subscribed_names()
+        return self.state.subscriptions.has_topic(topic, self.state.expressions)
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""

@@ -14,7 +14,7 @@ the epoch of the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Container
 
 from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.consumer.assignors import Assignment
@@ -30,13 +30,13 @@ def reconcile(
     *,
     target_epoch: int,
     target: Assignment,
-    subscribed: Collection[bytes],
+    subscribed: Container[bytes],
     is_free: IsFree,
     reported: Assignment | None,
 ) -> MemberState:
     """Return the next state of a member; `state` itself if nothing changes.
 
-    `subscribed` are the ids of the topics of its subscription. `reported` are the partitions that the member reports
+    `subscribed` has the ids of the topics of its subscription. `reported` are the partitions that the member reports
     as owned, or None if its heartbeat does not have them. Raises FENCED_MEMBER_EPOCH for a state that a newer Kafka
     has written, unless the member reports that it owns nothing.
     """
@@ -96,7 +96,7 @@ def _next_state(
 
 
 def _without_unsubscribed(
-    state: MemberState, subscribed: Collection[bytes], reported: Assignment | None
+    state: MemberState, subscribed: Container[bytes], reported: Assignment | None
 ) -> MemberState:
     kept = {topic_id: epochs for topic_id, epochs in state.owned.items() if topic_id in subscribed}
     revoked = {topic_id: dict(epochs) for topic_id, epochs in state.pending_revocation.items()}

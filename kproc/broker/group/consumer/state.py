@@ -148,9 +148,11 @@ class ConsumerGroupState(RecordedState[ConsumerMember, Assignment]):
 
     def names_of(self, metadata: MemberMetadata) -> frozenset[str]:
         """Return the names of the topics to which a member subscribes. An expression without a match has none."""
-        names = frozenset(metadata.topic_names)
         topics = self.expressions.get(metadata.topic_regex or "")
-        return names if topics is None else names | topics.topic_names
+        if topics is None:
+            return frozenset(metadata.topic_names)
+        # A union would copy the topics of the expression, of which there can be 10,000.
+        return topics.topic_names.union(metadata.topic_names) if metadata.topic_names else topics.topic_names
 
     def record_keys(self) -> Iterator[RecordKey]:
         yield from super().record_keys()

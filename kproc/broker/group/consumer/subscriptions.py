@@ -50,6 +50,13 @@ class Subscriptions:
         )
         return frozenset(self._names).union(*used)
 
+    def has_topic(self, name: str, expressions: Mapping[str, ExpressionTopics]) -> bool:
+        """Return True if a member subscribes to a topic, by its name or by an expression."""
+        return name in self._names or any(
+            name in topics.topic_names and self.has_expression(expression)
+            for expression, topics in expressions.items()
+        )
+
     def has_expression(self, expression: str) -> bool:
         """Return True if a member subscribes by this expression."""
         return self._expressions[expression] > 0

@@ -100,6 +100,19 @@ class TopicView:
         return found
 
 
+class SubscribedTopics:
+    """The ids of those topics of a subscription that exist. A look-up takes the same time for any number of topics."""
+
+    __slots__ = ("_names", "_topics")
+
+    def __init__(self, names: frozenset[str], topics: TopicView) -> None:
+        self._names = names
+        self._topics = topics
+
+    def __contains__(self, topic_id: object) -> bool:
+        return isinstance(topic_id, bytes) and self._topics.name_of(topic_id) in self._names
+
+
 class ConsumerCluster(msgspec.Struct, frozen=True):
     """The topics, group configs and functions of the cluster that the groups of a coordinator use."""
 

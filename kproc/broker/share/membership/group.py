@@ -289,7 +289,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         self.state.release_memory()
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self.state.subscribed_names()
+        return self.state.has_topic(topic)
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
         """Return the wall time (ms since 1970) from which an offset's retention counts: that of its commit.

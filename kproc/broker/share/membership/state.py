@@ -118,6 +118,10 @@ class ShareGroupState(RecordedState[ShareMember, ShareAssignment]):
                 users.subtract(member.subscription.topic_names)
         return frozenset(name for name, count in users.items() if count > 0).union(added)
 
+    def has_topic(self, name: str) -> bool:
+        """Return True if a member subscribes to a topic."""
+        return name in self._name_users
+
     def record_keys(self) -> Iterator[RecordKey]:
         yield from super().record_keys()
         yield RecordKey(ShareRecordType.TOPICS, self.group_id)
