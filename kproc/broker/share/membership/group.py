@@ -24,11 +24,13 @@ from kproc.broker.coordinator.member_phase import JOIN_EPOCH
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
+from kproc.broker.group.consumer.topics import SubscribedTopics
 from kproc.broker.share.membership.assignor import assign_simple
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.messages import DescribedShareGroup, ShareHeartbeat, ShareHeartbeatResult
 from kproc.broker.share.membership.records import (
     SHARE_RECORDS,
+    NamedPartitions,
     ShareAssignment,
     ShareEpoch,
     ShareMemberState,
@@ -62,12 +64,14 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     codec = SHARE_RECORDS
     can_expire = False  # False, because its start offsets must survive a time without members.
 
-    __slots__ = ("_checked", "initialize_after_ms")
+    __slots__ = ("_checked", "_complete", "initialize_after_ms")
 
     def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
         super().__init__(state, environment)
         # Pair (version of the metadata, topics with states) at the last check whether the group's epoch must rise.
         self._checked: tuple[int, ShareTopics] | None = None
+        # The same with the group's epoch, at the last time when all partitions had a state.
+        self._complete: tuple[int, ShareTopics, ShareEpoch] | None = None
         # Monotonic time (ms) from which the states of new partitions may be initialized. Far in the future while a call
         # for it is open.
         self.initialize_after_ms = 0
@@ -107,9 +111,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         share coordinator, only after that time.
         """
         interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
-        is_settled = member.state.epoch == self.state.epoch.epoch and not uninitialized_partitions(
-            self.state, self._environment.cluster.topics
-        )
+        is_settled = member.state.epoch == self.state.epoch.epoch and not self.missing_states()
         return interval_ms if is_settled else min(interval_ms, UNSETTLED_HEARTBEAT_MS)
 
     def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
@@ -207,6 +209,17 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
             self._append_with_epoch([], has_changed=False)
             self.update_target(now_ms)
 
+    def missing_states(self) -> dict[bytes, NamedPartitions]:
+        """Return the partitions of subscribed topics that have no state in the share coordinator yet."""
+        topics, state = self._environment.cluster.topics, self.state
+        # Another subscription raises the epoch. Without a change, a heartbeat need not visit thousands of topics.
+        present = topics.version, state.topics, state.epoch
+        if self._complete == present:
+            return {}
+        missing = uninitialized_partitions(state, topics)
+        self._complete = None if missing else present
+        return missing
+
     # -- step 2: the target assignment -------------------------------------------------------------------------
 
     def _compute_target(self, wall_ms: int) -> Work:
@@ -239,12 +252,13 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         """
         state, target_epoch = member.state, self.state.target_epoch.epoch
         assert member.subscription is not None
-        ids = map(self._environment.cluster.topics.id_of, member.subscription.topic_names)
         if state.epoch != target_epoch:
             source, epoch, previous = self.state.target_of(member.member_id), target_epoch, state.epoch
         else:
             source, epoch, previous = state.assigned, state.epoch, state.previous_epoch
-        subscribed = frozenset(ids)
+        subscribed = SubscribedTopics(
+            frozenset(member.subscription.topic_names), self._environment.cluster.topics
+        )
         assigned = {topic_id: numbers for topic_id, numbers in source.items() if topic_id in subscribed}
         if epoch != state.epoch or assigned != state.assigned:
             updated = ShareMemberState(epoch, previous, assigned)

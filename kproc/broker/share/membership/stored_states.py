@@ -23,7 +23,6 @@ from kproc.broker.share.membership.state import (
     with_initializing,
     without_topics,
 )
-from kproc.broker.share.membership.target import uninitialized_partitions
 from kproc.broker.share.state.messages import NO_OFFSET, InitializeState, SharePartitionKey
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -72,7 +71,7 @@ class StoredStates:
         # Otherwise heartbeats of many members would repeat the request at once.
         if self._timing.now_ms() < group.initialize_after_ms:
             return
-        missing = uninitialized_partitions(group.state, self._topics)
+        missing = group.missing_states()
         if not missing:
             return
         # In new partitions of a known topic a group reads from offset 0, so that it gets every record. In a new topic
