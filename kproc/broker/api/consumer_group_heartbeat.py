@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _CLIENT_MAKES_ID_SINCE: Final = 1
 _NO_TIMEOUT: Final = -1
+# A member can own all partitions of a group, and reports them after each change. Most of the other rows are their
+# topics, and the names of its subscription. So many rows, each of another topic, take up to 60 ms.
+_ROWS_MAX: Final = 60_000
 
 _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbeat, ConsumerHeartbeatResult)
 
@@ -49,7 +52,7 @@ _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbe
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     versions=(0, 1),
     needs=(on_group(Operation.READ),),
-    rows_max=10_000,
+    rows_max=_ROWS_MAX,
 )
 def handle_consumer_group_heartbeat(context: RequestContext, request: Fields) -> None:
     check_enabled(context)

@@ -8,7 +8,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from kproc.broker.group.consumer.messages import ConsumerHeartbeatResult
     from kproc.broker.peers.coordinator_call import Fields
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Limit in bytes of a member's topic names. They are stored in one record, which must fit into a batch of
 # `__consumer_offsets`.
 NAMES_BYTES_MAX: Final = 1_000_000
+# Limit of the topic names in a heartbeat. Each of them takes about 130 bytes of memory besides its letters.
+NAMES_MAX: Final = 10_000
 
 
 def client_id_of(context: RequestContext) -> str:
@@ -37,8 +39,13 @@ def check_text(text: str | None, name: str) -> None:
         raise invalid_request(f"{name} can't be empty.")
 
 
-def check_size_of_names(names: Iterable[str] | None) -> None:
-    """Raise INVALID_REQUEST for topic names of a member that are too large for a record."""
+def check_size_of_names(names: Collection[str] | None) -> None:
+    """Raise INVALID_REQUEST for topic names of a member that are too many, or too large for a record."""
+    if names is not None and len(names) > NAMES_MAX:
+        raise invalid_request(
+            f"SubscribedTopicNames has {len(names)} names; at most {NAMES_MAX} are allowed. Subscribe to fewer topics, "
+            "or by a regular expression."
+        )
     size = sum(len(name.encode()) for name in names or ())
     if size > NAMES_BYTES_MAX:
         raise invalid_request(

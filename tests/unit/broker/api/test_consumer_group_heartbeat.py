@@ -12,7 +12,7 @@ from kproc.broker.api.consumer_group_heartbeat import (
     _validate,
     check_enabled,
 )
-from kproc.broker.api.member_requests import NAMES_BYTES_MAX
+from kproc.broker.api.member_requests import NAMES_BYTES_MAX, NAMES_MAX
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
@@ -40,6 +40,7 @@ REQUEST: dict[str, Any] = {
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_names": ["é" * 25_000] * 21}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": ["t"] * (NAMES_MAX + 1)}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
         ({"server_assignor": "other"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
     ],

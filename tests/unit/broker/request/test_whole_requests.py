@@ -108,6 +108,26 @@ def test_metadata_with_ids_does_not_look_at_names(start: Start) -> None:
     assert codes_of(answer["topics"]) == [int(ErrorCode.UNKNOWN_TOPIC_ID)] * 300
 
 
+def test_consumer_heartbeat_reports_all_partitions_of_a_group(start: Start) -> None:
+    """A member that got 50,000 partitions must be able to confirm them. Without an answer it would join for ever."""
+    rig = cluster(start)
+    owned = [{"topic_id": bytes(15) + bytes([at]), "partitions": list(range(5_000))} for at in range(10)]
+    fields = {
+        "group_id": "g",
+        "member_id": "m",
+        "member_epoch": 2,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": -1,
+        "subscribed_topic_names": None,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": owned,
+    }
+    answer = rig.processors[0].ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
+    assert answer["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+
+
 @pytest.mark.parametrize("others", [199, 3])
 def test_describe_quorum_of_many_partitions_has_no_quorum(start: Start, others: int) -> None:
     """The last slice of the first request names the one partition that has a quorum, and nothing else."""
