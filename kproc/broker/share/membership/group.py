@@ -24,7 +24,6 @@ from kproc.broker.coordinator.member_phase import JOIN_EPOCH
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.coordinator.target_computation import is_applicable
-from kproc.broker.group.consumer.topics import SubscribedTopics
 from kproc.broker.share.membership.assignor import assign_simple
 from kproc.broker.share.membership.environment import ShareGroupEnvironment
 from kproc.broker.share.membership.messages import DescribedShareGroup, ShareHeartbeat, ShareHeartbeatResult
@@ -256,10 +255,10 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
             source, epoch, previous = self.state.target_of(member.member_id), target_epoch, state.epoch
         else:
             source, epoch, previous = state.assigned, state.epoch, state.previous_epoch
-        subscribed = SubscribedTopics(
-            frozenset(member.subscription.topic_names), self._environment.cluster.topics
-        )
-        assigned = {topic_id: numbers for topic_id, numbers in source.items() if topic_id in subscribed}
+        topics, names = self._environment.cluster.topics, frozenset(member.subscription.topic_names)
+        assigned = {
+            topic_id: numbers for topic_id, numbers in source.items() if topics.name_of(topic_id) in names
+        }
         if epoch != state.epoch or assigned != state.assigned:
             updated = ShareMemberState(epoch, previous, assigned)
             self._append([(self._key(ShareRecordType.MEMBER_STATE, member.member_id), updated)])
