@@ -197,6 +197,7 @@ class Handler(LinkedRole):
         self._due.press()
         self._compaction.drain()
         self._coordinators.drain()
+        self._services.owner.shares.drain()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:

@@ -76,6 +76,7 @@ class SharePartitions:
         self.uses = HolderUses()
         self.settings = SettingsCache(services, group_configs)
         self._calls = StateCalls(services)
+        self._is_stopping = False
         self.counters = ShareCounters()
         self._dead_letters = DeadLetterWriter(services, self.counters, self._archive)
         self._deadlines: Deadlines[SharePartition] = Deadlines()  # Deadlines in monotonic ms.
@@ -210,6 +211,11 @@ class SharePartitions:
         """Wake the watches of a share partition. They check whether records can be acquired now."""
         self._services.owner.purgatory.check(partition.watch_keys[0])
 
+    def drain(self) -> None:
+        """Repeat no calls to share coordinators any more, because this Handler stops."""
+        self._is_stopping = True
+        self._calls.drain()
+
     # -- changes of the cluster --------------------------------------------------------------------------------
 
     def on_image(self) -> None:
@@ -272,7 +278,8 @@ class SharePartitions:
                 return
             # The group's coordinator is being loaded, as after a start of the broker, or it is still initializing the
             # state. Begin with the read, because the state may exist after the pause.
-            if code in RETRIED and self._services.clock.now_ns() < give_up_ns:
+            is_late = self._is_stopping or self._services.clock.now_ns() >= give_up_ns
+            if code in RETRIED and not is_late:
                 on_read = partial(self._on_read, give_up_ns)
                 self._calls.send_after_pause(READ_STATE, partition, read, on_read)
             elif code:
@@ -329,7 +336,8 @@ class SharePartitions:
 
     def _fail(self, partition: SharePartition, error: KafkaError) -> None:
         """Reject requests for a while, because the state could not be read or its start offset could not be written."""
-        logger.warning(
+        logger.log(
+            self._failure_level,
             "cannot read the state of share partition %s of topic %s or write its start offset, rejecting its requests "
             "for now: %s",
             partition.name,
@@ -358,7 +366,8 @@ class SharePartitions:
             partition.fail_write(_coordinator_error(outcome))
             self._fail(partition, _coordinator_error(outcome))
         else:
-            logger.warning(
+            logger.log(
+                self._failure_level,
                 "cannot write the state of share partition %s of topic %s, trying again later: error code %d",
                 partition.name,
                 partition.topic,
@@ -366,6 +375,11 @@ class SharePartitions:
             )
             partition.fail_write(_coordinator_error(outcome))
             self.changed(partition, not_before_ms=self.now_ms() + _FAILED_MS)
+
+    @property
+    def _failure_level(self) -> int:
+        """The log level of a failed call. At a stop the coordinators reject calls, so an administrator need not act."""
+        return logging.INFO if self._is_stopping else logging.WARNING
 
     def _archive(
         self, partition: SharePartition, first: int, last: int, on_archived: Callable[[], None]

@@ -129,6 +129,18 @@ def test_member_acquires_and_accepts_records_of_all_owners(scene: Scene) -> None
     assert scene.starts() == [3] * PARTITIONS
 
 
+def test_stop_answers_acknowledgements(scene: Scene) -> None:
+    """Their share coordinators stop, too, so the responses do not wait for them."""
+    scene.produce(b"a")
+    scene.fetch()
+    for index in range(3):
+        scene.rig.handler(index).drain()
+    answer = scene.acknowledge({index: [(0, 0, [ACCEPT])] for index in range(PARTITIONS)})
+    codes = {row["error_code"] for row in rows_of(answer).values()}
+    assert codes == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert all(scene.rig.handler(index).is_drained() for index in range(3))
+
+
 def test_accepted_records_stay_accepted_after_deaths(scene: Scene) -> None:
     scene.produce(b"a", b"b", b"c")
     scene.fetch()
