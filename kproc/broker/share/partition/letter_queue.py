@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ from kproc.wire.records import Record
 
 if TYPE_CHECKING:
     from kproc.broker.share.partition.share_partition import SharePartition
+
+logger = logging.getLogger(__name__)
 
 # The values of the header __dlq.errors.message, as in Kafka.
 REJECTED: Final = "Offset rejected by client."
@@ -56,13 +59,21 @@ class LetterQueue:
         find = originals.find if originals is not None else _no_original
         records: list[Record] = []
         left = min(size_max, _BATCH_BYTES_MAX) - HEADER_BYTES
+        too_large = 0
         while self.letters and len(records) < RECORDS_MAX and (originals is None or originals.has_budget):
             letters = self.letters[0]
-            record = dead_letter(partition, letters, letters.first, find(letters.first), now_ms)
+            original = find(letters.first)
+            record = dead_letter(partition, letters, letters.first, original, now_ms)
+            # A producer can have compressed the record, or its topic has a higher limit. Without a copy, the letter
+            # still tells where the record is.
+            is_too_large = original is not None and _size(record) > size_max - HEADER_BYTES
+            if is_too_large:
+                record = dead_letter(partition, letters, letters.first, None, now_ms)
             left -= _size(record)
             if left < 0 and records:
                 break
             records.append(record)
+            too_large += is_too_large
             self.letters.popleft()
             if letters.first < letters.last:
                 self.letters.appendleft(letters._replace(first=letters.first + 1))
@@ -70,6 +81,12 @@ class LetterQueue:
                 self.batch[-1] = self.batch[-1]._replace(last=letters.first)
             else:
                 self.batch.append(letters._replace(last=letters.first))
+        if too_large:
+            logger.warning(
+                "%d records of topic %s with their headers are too large for the dead letter topic %s, so their dead "
+                "letters have headers only: increase its max.message.bytes, which is %d",
+                *(too_large, partition.topic, partition.settings.dead_letter_topic, size_max),
+            )
         return records
 
     def separate_written(self, offsets: Sequence[int]) -> None:

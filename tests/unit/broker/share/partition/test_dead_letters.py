@@ -201,6 +201,26 @@ def test_batch_of_dead_letters_has_at_most_max_message_bytes(owner: ShareOwner) 
     assert owner.state.start_offset == 8
 
 
+def test_letter_of_record_above_max_message_bytes_has_no_copy(
+    owner: ShareOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compressed record fits into a topic that its copy does not fit into. The letter was lost."""
+    owner.configure(errors_deadletterqueue_copy_record_enable="true")
+    owner.rig.create_topic(TOPIC, **ENABLE, max_message_bytes="1000")
+    owner.load(ANN)
+    owner.produce(1, value=b"small")
+    owner.produce(2, value=b"v" * 1_000)
+    owner.produce(1, value=b"small")
+    owner.offsets(ANN)
+    with caplog.at_level(logging.WARNING):
+        reject(owner, 0, 3)
+        owner.rig.advance_ms(100)
+    assert [each.value for each in letters(owner)] == [b"small", None, None, b"small"]
+    assert [headers(each)["offset"] for each in letters(owner)] == [b"0", b"1", b"2", b"3"]
+    assert owner.state.start_offset == 4
+    assert sum("2 records of topic t with their headers are too large" in text for text in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("case", ["forbidden", "missing", "prefix", "too large"])
 def test_dead_letter_that_cannot_be_written_is_archived(
     owner: ShareOwner, case: str, caplog: pytest.LogCaptureFixture
