@@ -86,17 +86,22 @@ def require_on_cluster(client: Client, *operations: Operation) -> None:
 
 
 def print_empty_list_note(client: Client, things: str) -> None:
-    """Print a note that an empty list can mean missing rights, if the user may not describe the cluster.
+    """Print a note that an empty list can mean missing rights, if `can_hide_names` says so."""
+    if can_hide_names(client):
+        print_note(
+            f"kproc: no {things} are visible to this user: there are none, or the right DESCRIBE is missing"
+        )
+
+
+def can_hide_names(client: Client) -> bool:
+    """Return True if the broker may leave out names from lists, because the user may not describe the cluster.
 
     Brokers leave out what the user may not describe, without an error. An administrator may describe the cluster, and
     without an authorizer everybody may. The request is only sent if the connection has a login or TLS.
     """
     from kproc.broker.security.acl import Operation
 
-    if client_security() is not None and _is_denied(_operations_on_cluster(client), Operation.DESCRIBE):
-        print_note(
-            f"kproc: no {things} are visible to this user: there are none, or the right DESCRIBE is missing"
-        )
+    return client_security() is not None and _is_denied(_operations_on_cluster(client), Operation.DESCRIBE)
 
 
 def _print_unchecked_rights_note() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.cli.group_list import add_ages, add_lags, add_members, listed_groups
 from kproc.cli.lag_age import Position
+from kproc.cli.rights import can_hide_names
 from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
@@ -47,6 +48,8 @@ class _Groups:
         """Read states, members and lags of all groups. Keep the last known ages of the lags until the next update."""
         client, self._gaps = self._links.client, Gaps()
         rows = {row["group"]: row for row in listed_groups(client, [])}
+        if not rows and can_hide_names(client):
+            self._gaps.add("groups", "there are none, or the right DESCRIBE is missing")
         self._surveyed = self._add(client, rows)
         for name, row in rows.items():
             if row["lag"] and name in self._rows:

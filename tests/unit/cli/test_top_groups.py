@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from kproc.cli import rights
 from kproc.cli.top_links import Links
 from kproc.cli.top_page import Reading
+from kproc.client.security.settings import ClientSecurity
 from kproc.wire.header import ApiKey
 from tests.support.command_line import described, told
 from tests.support.scripted_client import ScriptedClient
@@ -27,6 +29,18 @@ def test_groups_are_sorted_by_lag_with_its_age(
     ]
     rows = described(once(capsys, "groups", "--format", "json", "--sort", "lag", "--reverse"))["rows"]
     assert [row["lag"] for row in rows] == list(range(2, 11))
+
+
+def test_page_without_groups_names_rights_as_a_reason(
+    broker: ScriptedClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page showed 0 groups to a user who may describe none, and `kproc group list` gave the reason."""
+    broker.groups.clear()
+    monkeypatch.setattr(rights, "client_security", ClientSecurity)
+    assert "DESCRIBE" not in told(once(capsys, "groups"))
+    broker.denied = {ApiKey.DESCRIBE_CLUSTER}
+    reason = "not shown: groups: there are none, or the right DESCRIBE is missing"
+    assert reason in told(once(capsys, "groups")).splitlines()
 
 
 def test_update_of_groups_asks_for_the_rows_on_the_screen_only(
