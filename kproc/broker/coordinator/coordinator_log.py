@@ -274,6 +274,8 @@ class CoordinatorLog(Generic[C]):
     @staticmethod
     def _apply(write: Write, spans: Sequence[_Span], results: Sequence[AppendResult]) -> Code:
         """Apply the records of a write that are in the log. Return the error of the other records, or NONE."""
+        if write.records and not spans:
+            return ErrorCode.MESSAGE_TOO_LARGE
         code = number = 0
         for batch, at, length in spans:
             result = results[batch]
@@ -292,7 +294,7 @@ class CoordinatorLog(Generic[C]):
         """Encode the records of all writes in order.
 
         Return the batches, and for each write the places of its records in them. The records of a write are in one
-        batch if they fit into one.
+        batch if they fit into one. They are in no batch if one of them is too large for any.
         """
         size_max = self.owned.log.state.config.max_message_bytes
         now_ms = self._clock.wall_ms()
@@ -306,8 +308,13 @@ class CoordinatorLog(Generic[C]):
             if not write.records:
                 continue
             lengths = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in write.records]
+            total = sum(lengths)
+            # Discard a write with a record that the log would reject. Otherwise the log would get its other records,
+            # such as the next epoch of a group, without the member that caused it.
+            if _BATCH_OVERHEAD_BYTES + total > size_max and self._has_record_above(size_max, write):
+                continue
             # A batch has one producer (KIP-98). A write is divided only if it is too large for a batch of its own.
-            if records and (write.producer != producer or size + sum(lengths) > size_max):
+            if records and (write.producer != producer or size + total > size_max):
                 batches.append(self._encode(records, producer))
                 records, size = [], _BATCH_OVERHEAD_BYTES
             producer, at = write.producer, len(records)
@@ -323,6 +330,15 @@ class CoordinatorLog(Generic[C]):
         if records:
             batches.append(self._encode(records, producer))
         return batches, spans
+
+    def _has_record_above(self, size_max: int, write: Write) -> bool:
+        """Return True if a batch with one of the write's records alone has more than `size_max` bytes."""
+        # Encode only records that can be too large, because compression and short lengths can make them fit.
+        return any(
+            len(self._encode([Record(key, value, 0)], write.producer)) > size_max
+            for key, value in write.records
+            if len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES > size_max
+        )
 
     def _encode(self, records: Sequence[Record], producer: Producer | None) -> bytearray:
         if producer is None:

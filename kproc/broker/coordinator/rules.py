@@ -85,8 +85,9 @@ class Write(msgspec.Struct):
     Records of a producer are appended in its transaction and count from its commit marker on.
 
     Only `apply` changes the state for a write. It is called for each record that is in the log, in the log's order,
-    before any `on_done`. A write that is too large for one batch can be appended in part: `apply` is called for that
-    part, and `on_done` gets the error of the rest.
+    before any `on_done`. If one record is too large for a batch, no record of its write is appended. A write of several
+    batches can be appended in part, for example if the disk becomes full: `apply` is called for that part, and
+    `on_done` gets the error of the rest.
     """
 
     records: list[KeyAndValue]

@@ -146,6 +146,23 @@ def test_a_write_is_in_one_batch_if_it_fits_into_one(tmp_path: Path) -> None:
     rig.owned.log.close(clean=True)
 
 
+def test_write_with_a_record_above_the_limit_leaves_nothing(tmp_path: Path) -> None:
+    """A group whose member is too large for a record must not get the other records of the member's heartbeat."""
+    rig = Rig(tmp_path / "notes-0", max_message_bytes=1_000)
+    shard = rig.shard()
+    rig.write(shard, "a")
+    told = shard.coordinator.told
+    records: list[tuple[bytes, bytes | None]] = [(b"b", bytes(300)), (b"c", bytes(3_000)), (b"d", None)]
+    shard.write(Write(records, lambda code: rig.codes.append(("b", code)), lambda number, _: told.append((number,))))
+    rig.write(shard, "e")
+    shard.flush()
+    rig.owned.sync()
+    assert [keys for _, keys in rig.batches()] == [["a", "e"]]
+    assert rig.codes == [("b", ErrorCode.MESSAGE_TOO_LARGE), ("a", 0), ("e", 0)]
+    assert told == [(0, "a", None), (1, "e", None)]
+    rig.owned.log.close(clean=True)
+
+
 def test_marker_follows_earlier_writes_and_applies_at_once(rig: Rig) -> None:
     shard = rig.shard()
     rig.write(shard, "a", producer=A)
