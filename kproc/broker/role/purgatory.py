@@ -113,12 +113,22 @@ class Purgatory:
         """Run work of more than 1 ms in a later duty cycle, in which no other slow operation runs."""
         self.watch(DelayedCall(self._now_ns(), work, is_slow=True), ())
 
-    def call_at(self, due_ns: int, work: Callable[[], object], *, is_slow: bool = False) -> None:
-        """Call `work` at a time, and not earlier if all operations are completed, as after a change of ACLs."""
+    def call_at(
+        self,
+        due_ns: int,
+        work: Callable[[], object],
+        *,
+        is_slow: bool = False,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Call `work` at a time, and not earlier if all operations are completed, as after a change of ACLs.
+
+        is_over: if it returns True when all operations are completed, `work` is called at once.
+        """
 
         def on_complete() -> None:
-            if self._now_ns() < due_ns:
-                self.call_at(due_ns, work, is_slow=is_slow)
+            if self._now_ns() < due_ns and not is_over():
+                self.call_at(due_ns, work, is_slow=is_slow, is_over=is_over)
             else:
                 work()
 

@@ -312,7 +312,13 @@ class DeadLetterWriter:
         due_ns = self._services.clock.now_ns() + pause_ms * NS_PER_MS
         is_slow = partition.settings.copies_dead_letters
         # Pauses that end early, in a row, would use up the attempts, and the letters would be lost.
-        self._services.owner.purgatory.call_at(due_ns, partial(self._resume, partition), is_slow=is_slow)
+        # A Handler that leaves waits until nothing is parked, so a pause of a dropped share partition ends then.
+        self._services.owner.purgatory.call_at(
+            due_ns,
+            partial(self._resume, partition),
+            is_slow=is_slow,
+            is_over=lambda: partition.is_dropped,
+        )
         queue.is_waiting = True
 
     def _archive_unwritten(self, partition: SharePartition, queue: LetterQueue, problem: str) -> None:

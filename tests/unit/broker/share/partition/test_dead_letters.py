@@ -9,7 +9,13 @@ import pytest
 
 from kproc.broker.share.partition import dead_letters, group_settings, letter_queue, original_records
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
-from kproc.broker.share.state.messages import PersistedState, RecordState, StateBatch, state_key
+from kproc.broker.share.state.messages import (
+    PersistedState,
+    RecordState,
+    SharePartitionKey,
+    StateBatch,
+    state_key,
+)
 from kproc.broker.storage.records_inside import RECORDS_INSIDE_MAX
 from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import encode_varint
@@ -297,20 +303,45 @@ def test_write_is_tried_again_after_the_death_of_an_owner(
     assert [headers(each)["partition"] for each in letters(owner, index)] == [b"%d" % index]
 
 
-def test_pause_between_attempts_is_not_shortened(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of ACLs completes all parked operations. Five changes in a row lost the letters."""
-    owner.rig.create_topic(TOPIC, **ENABLE)
-    owner.load(ANN)
-    owner.produce(1)
-    owner.offsets(ANN)
+def failing_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls to owners of dead letter logs from now on, all of which fail."""
     attempts: list[str] = []
-    gather = dead_letters.gather
 
     def fail(_services: object, operation: str, _parts: object, on_answers: Callable[..., None]) -> None:
         attempts.append(operation)
         on_answers([{"error_code": int(ErrorCode.KAFKA_STORAGE_ERROR), "offsets": []}])
 
     monkeypatch.setattr(dead_letters, "gather", fail)
+    return attempts
+
+
+def test_pause_of_a_dropped_share_partition_ends(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Handler that leaves waits until nothing is parked. Its share partitions have another owner already."""
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    attempts = failing_attempts(monkeypatch)
+    reject(owner, 0, 0)
+    partition = owner.shares.find(SharePartitionKey("g", owner.topic_id, 0))
+    assert partition is not None
+    owner.shares._drop(partition)
+    purgatory = owner.services.owner.purgatory
+    purgatory.expire_all()
+    assert len(attempts) == 1
+    assert len(purgatory) == 0
+
+
+def test_pause_between_attempts_is_not_shortened(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of ACLs completes all parked operations. Five changes in a row lost the letters."""
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    gather = dead_letters.gather
+    attempts = failing_attempts(monkeypatch)
     reject(owner, 0, 0)
     for _ in range(5):
         owner.services.owner.purgatory.expire_all()
