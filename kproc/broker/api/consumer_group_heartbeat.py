@@ -13,8 +13,8 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.member_requests import (
-    check_size_of_names,
     check_text,
+    check_topic_names,
     client_id_of,
     heartbeat_fields,
     invalid_request,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _CLIENT_MAKES_ID_SINCE: Final = 1
 _NO_TIMEOUT: Final = -1
 # A member can own all partitions of a group, and reports them after each change. Most of the other rows are their
-# topics, and the names of its subscription. So many rows, each of another topic, take up to 60 ms.
+# topics, and the names of its subscription. 60,000 rows, each of a different topic, take up to 60 ms.
 _ROWS_MAX: Final = 60_000
 
 _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbeat, ConsumerHeartbeatResult)
@@ -99,7 +99,7 @@ def _validate(context: RequestContext, request: Fields) -> None:
         raise invalid_request("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
-    check_size_of_names(request["subscribed_topic_names"])
+    check_topic_names(request["subscribed_topic_names"])
     # Reject an unknown assignor here, because the coordinator stores the name with the member and does not check it
     # again. Kafka's GroupCoordinatorService rejects it before the look-up of the group, too, so a client gets this
     # error even if the group does not exist.

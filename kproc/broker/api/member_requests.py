@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Limit in bytes of a member's topic names. They are stored in one record, which must fit into a batch of
 # `__consumer_offsets`.
 NAMES_BYTES_MAX: Final = 1_000_000
-# Limit of the topic names in a heartbeat. Each of them takes about 130 bytes of memory besides its letters.
+# Limit of the topic names in a heartbeat. Each of them takes about 130 bytes of memory besides its characters.
 NAMES_MAX: Final = 10_000
 
 
@@ -39,7 +39,7 @@ def check_text(text: str | None, name: str) -> None:
         raise invalid_request(f"{name} can't be empty.")
 
 
-def check_size_of_names(names: Collection[str] | None) -> None:
+def check_topic_names(names: Collection[str] | None) -> None:
     """Raise INVALID_REQUEST for topic names of a member that are too many, or too large for a record."""
     if names is not None and len(names) > NAMES_MAX:
         raise invalid_request(

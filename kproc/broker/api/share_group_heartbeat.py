@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.member_requests import (
-    check_size_of_names,
     check_text,
+    check_topic_names,
     client_id_of,
     heartbeat_fields,
     invalid_request,
@@ -84,7 +84,7 @@ def _validate(request: Fields) -> None:
     # Share groups have no static members, so -1 (leave) is the smallest epoch.
     if epoch < LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
-    check_size_of_names(names)
+    check_topic_names(names)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

@@ -274,6 +274,7 @@ class CoordinatorLog(Generic[C]):
     @staticmethod
     def _apply(write: Write, spans: Sequence[_Span], results: Sequence[AppendResult]) -> Code:
         """Apply the records of a write that are in the log. Return the error of the other records, or NONE."""
+        # `_pack` has put no record of this write into a batch, because one is too large.
         if write.records and not spans:
             return ErrorCode.MESSAGE_TOO_LARGE
         code = number = 0
@@ -294,7 +295,7 @@ class CoordinatorLog(Generic[C]):
         """Encode the records of all writes in order.
 
         Return the batches, and for each write the places of its records in them. The records of a write are in one
-        batch if they fit into one. They are in no batch if one of them is too large for any.
+        batch if they fit into one. They are in no batch if one of them is too large for any batch.
         """
         size_max = self.owned.log.state.config.max_message_bytes
         now_ms = self._clock.wall_ms()
@@ -333,7 +334,8 @@ class CoordinatorLog(Generic[C]):
 
     def _has_record_above(self, size_max: int, write: Write) -> bool:
         """Return True if a batch with one of the write's records alone has more than `size_max` bytes."""
-        # Encode only records that can be too large, because compression and short lengths can make them fit.
+        # Encode the records that can be too large, because `_RECORD_OVERHEAD_BYTES` is an upper bound and compression
+        # shrinks the batch.
         return any(
             len(self._encode([Record(key, value, 0)], write.producer)) > size_max
             for key, value in write.records

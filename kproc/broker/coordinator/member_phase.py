@@ -43,6 +43,9 @@ class ReconciledState(msgspec.Struct, frozen=True):
         return self.phase is MemberPhase.STABLE and self.epoch == target_epoch
 
     def changed(self, **fields: Any) -> Self:
-        """Return the next state, with new values of some fields. Return `self` if none of them differs."""
+        """Return the next state with new values of some fields, and the present epoch as `previous_epoch`.
+
+        Return `self` if no field differs.
+        """
         updated = msgspec.structs.replace(self, **fields)
         return self if updated == self else msgspec.structs.replace(updated, previous_epoch=self.epoch)

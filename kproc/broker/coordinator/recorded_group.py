@@ -204,8 +204,9 @@ class RecordedGroup(Generic[S, M, E]):
         """
         del now_ms
         is_transactional = request.producer is not None
-        # Accept a commit without a member of a tool or of a consumer that assigns its own partitions, while the group
-        # has no members. Also accept one of a transactional producer older than KIP-447, which cannot name the member.
+        # Accept a commit that names no member, from a tool or from a consumer that assigns its own partitions, while
+        # the group has no members. Also accept one from a transactional producer older than KIP-447, which cannot name
+        # the member.
         is_unnamed = is_transactional and not request.member_id
         if request.generation < 0 and (is_unnamed or not self.state.members):
             return ErrorCode.NONE

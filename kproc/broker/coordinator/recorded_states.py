@@ -199,10 +199,10 @@ def append_conversion(
 
 
 class _ReplacedGroup(NamedTuple):
-    """A classic group that a joining member replaces, and the records of its members in the new group."""
+    """A classic group that a joining member replaces, and the records that begin the new group."""
 
     group: ClassicGroup
-    members: Sequence[tuple[RecordKey, Any]]
+    records: Sequence[tuple[RecordKey, Any]]
 
 
 class RecordedGroups(Generic[S, G]):
@@ -242,17 +242,22 @@ class RecordedGroups(Generic[S, G]):
         group = self._groups[state.group_id] = self._make_group(state)
         return group
 
-    def create(self, group_id: str, members: Sequence[tuple[RecordKey, Any]] = ()) -> G:
-        """Add a group for a member that joins. In memory, it replaces a classic group with the same id.
+    def create(self, group_id: str, records: Sequence[tuple[RecordKey, Any]] = ()) -> G:
+        """Add a group that has no record in the log yet. In memory, it replaces a classic group with the same id.
 
-        The first records of the joining member replace the classic group in the log. So a member that is rejected
-        changes nothing. `members`: the records of the classic group's members in the new group.
+        The first `append` also replaces the classic group in the log. Therefore a member that is rejected before
+        then changes nothing in the log.
+
+        records: all records that begin the new group, if it has the members of a classic one: its epoch, members,
+        targets and target epoch.
         """
         if group_id in self._groups:
-            self._replaced[group_id] = _ReplacedGroup(self._groups[group_id], members)
+            self._replaced[group_id] = _ReplacedGroup(self._groups[group_id], records)
         self._unwritten[group_id] = None
         state = self._make_state(group_id)
-        for record in members:
+        # Apply the records before they are in the log, because the heartbeat of the joining member is handled with this
+        # state. The first `append` writes them, and `restore_replaced` discards the state if the member is rejected.
+        for record in records:
             state.apply(*record)
         return self.add(state)
 
@@ -306,7 +311,7 @@ class RecordedGroups(Generic[S, G]):
         if replaced is not None:
             if not replaced.group.is_unwritten:
                 encoded += [(key, None) for key in replaced.group.record_keys()]
-            encoded += [self.codec.encode(*record) for record in replaced.members]
+            encoded += [self.codec.encode(*record) for record in replaced.records]
         first = len(encoded)
         encoded += [self.codec.encode(*record) for record in records]
 
@@ -322,7 +327,7 @@ class RecordedGroups(Generic[S, G]):
             del self._replaced[group_id]
             replaced.group.dissolve()
             group.start_sessions(self._timing.now_ms())
-            if replaced.members:
+            if replaced.records:
                 epoch = replaced.group.generation
                 logger.info("group %s: became a %s group at epoch %d", group_id, group.group_type, epoch)
         self._rebalances += sum(isinstance(value, self._epoch_type) for _key, value in records)

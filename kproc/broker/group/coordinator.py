@@ -176,8 +176,8 @@ class GroupCoordinator:
             self._removal.remove([], log_error, also=[group_id])
             self._log.flush()
             if group_id in self._groups:
-                # The tombstones are not in the log, for example because the disk is full. With a classic group beside
-                # them, the next load would find both and keep the wrong one.
+                # The tombstones are not in the log, for example because the disk is full. If a classic group were
+                # created now, the next load would find the records of both groups and keep the wrong one.
                 reply(JoinResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id))
                 return
         self._classic.join(group_id, request, reply)

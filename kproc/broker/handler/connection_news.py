@@ -1,7 +1,7 @@
 """ConnectionNews: handles a Processor's records about its connections, which are no requests of clients.
 
-A login or logout, a disconnect, the steps of a migration, the time that a socket cost, and the recall of a lent block
-(transport/envelope.py lists the records).
+A login or logout, a disconnect, a change of the home Handler, the steps of a migration, the time that a socket cost,
+and the recall of a lent block (transport/envelope.py lists the records).
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class ConnectionNews:
             self._queue.flush()
             self._moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED and flags & FLAG_NEW_HOME:
+            # The client sends its next ShareFetch to its new home, where it cannot continue the share sessions of this
+            # Handler. The connection is still open, so keep everything else.
             close_sessions(self._services, connection_id)
         elif kind == DISCONNECTED:
             self._on_disconnected(client, connection_id, view, has_moved=bool(flags & FLAG_MOVED))

@@ -121,9 +121,12 @@ class Purgatory:
         is_slow: bool = False,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Call `work` at a time, and not earlier if all operations are completed, as after a change of ACLs.
+        """Call `work` at `due_ns` (monotonic, ns).
 
-        is_over: if it returns True when all operations are completed, `work` is called at once.
+        `expire_all`, for example after a change of ACLs, does not make the call earlier, unless `is_over` returns True
+        then.
+
+        is_slow: as in DelayedCall.
         """
 
         def on_complete() -> None:
@@ -212,7 +215,10 @@ class Purgatory:
         return True
 
     def expire_all(self) -> None:
-        """Complete all operations now, because the broker stops. Waiting clients get the results so far."""
+        """Complete all operations now, because the broker stops or because ACLs have changed.
+
+        Waiting clients get the results so far.
+        """
         # `pop_all` returns a list, because answering one operation may park another.
         for operation in self.deadlines.pop_all():
             self._expire(operation)

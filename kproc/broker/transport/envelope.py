@@ -31,21 +31,23 @@ connection's requests. The Handler keeps the responses of requests that are park
 requests in MOVED. It answers all others as usual. The Processor that holds the socket in the end sends MOVE_IN, with
 the requests whose responses it expects. The Handler sends their responses there, and CLOSE for a request that it does
 not know. DISCONNECTED with FLAG_MOVED comes from the Processor that the connection left. The client is still connected.
-DISCONNECTED with FLAG_NEW_HOME goes to a connection's former home only: the connection has another home Handler now.
+DISCONNECTED with FLAG_NEW_HOME tells the former home Handler to end the connection's share sessions. It keeps the
+IDENTITY, because it may still get requests for its own partitions.
 
 IDENTITY holds a client's address, 16 bytes as role/handoff.py packs them, and its Session (security/session.py). The
-Processor sends it once to each Handler, before a connection's first request there. DISCONNECTED removes it. IDENTITY is
-sent again by the next Processor of a migrated connection, before the first request to another Handler, and when the
-session changes. FLAG_LOGIN on a request means that its client has not logged in, or that its session has expired. Such
-requests go only to the home Handler, one at a time. AUTHENTICATED ends the login. It comes before the response of the
-same request. THROTTLE is Kafka's StartThrottling. It comes before the response of the same sequence, which is sent at
-once. The Processor then reads nothing of that connection until the time is over (its own timer is EndThrottling). If
-several THROTTLE overlap, the longest counts. METERED says that the client has a request_percentage (sequence 1) or has
-none any more (sequence 0), with its client id. While it has one, the Processor sends the time that it spends on the
-client's socket as SOCKET_TIME, with that client id (processor/metered.py). RECALL_BLOCK requests the block of a request
-that is not answered yet. The Handler has dispatched the request before it reads RECALL_BLOCK, and no view of a block
-outlives the dispatch, so it answers BLOCK_FREE. A request that waits for minutes then occupies no arena memory. NOTE
-has the client's own description from ApiVersions (KIP-511): msgpack [client id, software name, software version].
+Processor sends it once to each Handler, before a connection's first request there. DISCONNECTED without FLAG_NEW_HOME
+removes it. IDENTITY is sent again by the next Processor of a migrated connection, before the first request to another
+Handler, and when the session changes. FLAG_LOGIN on a request means that its client has not logged in, or that its
+session has expired. Such requests go only to the home Handler, one at a time. AUTHENTICATED ends the login. It comes
+before the response of the same request. THROTTLE is Kafka's StartThrottling. It comes before the response of the same
+sequence, which is sent at once. The Processor then reads nothing of that connection until the time is over (its own
+timer is EndThrottling). If several THROTTLE overlap, the longest counts. METERED says that the client has a
+request_percentage (sequence 1) or has none any more (sequence 0), with its client id. While it has one, the Processor
+sends the time that it spends on the client's socket as SOCKET_TIME, with that client id (processor/metered.py).
+RECALL_BLOCK requests the block of a request that is not answered yet. The Handler has dispatched the request before it
+reads RECALL_BLOCK, and no view of a block outlives the dispatch, so it answers BLOCK_FREE. A request that waits for
+minutes then occupies no arena memory. NOTE has the client's own description from ApiVersions (KIP-511): msgpack [client
+id, software name, software version].
 
 FLAG_TIMED on REQUEST or REQUEST_BLOCK lets the Handler time the (first) frame. It sends TIMES before the response, with
 three times by the monotonic clock that all processes of a host share: when it dequeued the request, when its local work

@@ -249,7 +249,7 @@ class ConsumerGroup(RecordedGroup[ConsumerGroupState, ConsumerMember, ConsumerEn
             member.state,
             target_epoch=self.state.target_epoch.epoch,
             target=self.state.target_of(member.member_id),
-            # Most heartbeats change nothing, and a subscription can have 10,000 topics, of which the member owns a few.
+            # Look up single ids instead of building the set of up to 10,000. Most heartbeats change nothing.
             subscribed=SubscribedTopics(names, self._environment.cluster.topics),
             is_free=lambda topic_id, partition: (
                 self.state.owners.get((topic_id, partition), member.member_id) == member.member_id

@@ -72,9 +72,9 @@ def _next_state(
     owned: dict[bytes, dict[int, int]] = {}
     revoked: dict[bytes, dict[int, int]] = {}
     for topic_id, epochs in state.owned.items():
-        kept = wanted.get(topic_id, ())
+        wanted_here = wanted.get(topic_id, ())
         for partition, assigned_at in epochs.items():
-            part = owned if partition in kept else revoked
+            part = owned if partition in wanted_here else revoked
             part.setdefault(topic_id, {})[partition] = assigned_at
     # Keep the revoked partitions from other members while this member may still read them. Two members would read the
     # same records.

@@ -63,14 +63,15 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     codec = SHARE_RECORDS
     can_expire = False  # False, because its start offsets must survive a time without members.
 
-    __slots__ = ("_checked", "_complete", "initialize_after_ms")
+    __slots__ = ("_checked", "_checked_complete", "initialize_after_ms")
 
     def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
         super().__init__(state, environment)
         # Pair (version of the metadata, topics with states) at the last check whether the group's epoch must rise.
         self._checked: tuple[int, ShareTopics] | None = None
-        # The same with the group's epoch, at the last time when all partitions had a state.
-        self._complete: tuple[int, ShareTopics, ShareEpoch] | None = None
+        # (Version of the metadata, topics with states, record 11) at the last check in which every partition had a
+        # state.
+        self._checked_complete: tuple[int, ShareTopics, ShareEpoch] | None = None
         # Monotonic time (ms) from which the states of new partitions may be initialized. Far in the future while a call
         # for it is open.
         self.initialize_after_ms = 0
@@ -168,13 +169,13 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         removed: Sequence[ShareMember] = (),
         added: Sequence[str] = (),
     ) -> None:
-        """Append records of members and, if it rises, the group's next epoch, all in one batch.
+        """Append records of members and the group's next epoch, if the epoch rises, in one write.
 
         The epoch rises if `has_changed`, or if the topics or the initialized partitions have changed. The records end
         the subscriptions of the members in `removed`, and begin one to the topics in `added`.
         """
-        # If a crash or a full disk could separate the epoch from the members, no target would be computed for these
-        # members: a new one would get no partitions, and nobody would get those of one that has left.
+        # Use one write. Otherwise a crash or a full disk could separate the epoch from the members, and no target would
+        # be computed. A new member would get no partitions, and those of a member that left would stay unassigned.
         topics, state = self._environment.cluster.topics, self.state
         checked = topics.version, state.topics
         if not has_changed and self._checked == checked:
@@ -211,12 +212,12 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     def missing_states(self) -> dict[bytes, NamedPartitions]:
         """Return the partitions of subscribed topics that have no state in the share coordinator yet."""
         topics, state = self._environment.cluster.topics, self.state
-        # Another subscription raises the epoch. Without a change, a heartbeat need not visit thousands of topics.
+        # A changed subscription raises the epoch. Without a change, a heartbeat need not visit thousands of topics.
         present = topics.version, state.topics, state.epoch
-        if self._complete == present:
+        if self._checked_complete == present:
             return {}
         missing = uninitialized_partitions(state, topics)
-        self._complete = None if missing else present
+        self._checked_complete = None if missing else present
         return missing
 
     # -- step 2: the target assignment -------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 The share coordinators store how far a group has read each partition. StoredStates calls them to create the states of
 newly subscribed partitions, to replace states when start offsets are altered, and to delete states together with the
-group, its offsets or its topics. Record 15 says which partitions have a state. Record 15 is written before the call to
-the share coordinators and after it, so that no state is orphaned by a crash.
+group or its offsets. Record 15 says which partitions have a state. Record 15 is written before the call to the share
+coordinators and after it, so that no state is orphaned by a crash. The share coordinators delete the states of deleted
+topics themselves. StoredStates then removes these topics from record 15.
 """
 
 from __future__ import annotations
@@ -263,8 +264,8 @@ class StoredStates:
         for group_id in list(self._groups):
             group = self._groups.get(group_id)
             if isinstance(group, ShareGroup):
-                has_written = self._remove_topics_of(group, topics)
-                yield _WRITE_COST if has_written else _GROUP_COST
+                has_deleted = self._remove_topics_of(group, topics)
+                yield _WRITE_COST if has_deleted else _GROUP_COST
 
     def retry_removal(self) -> Work:
         """Remove deleted topics that a group still has, because an earlier write failed.

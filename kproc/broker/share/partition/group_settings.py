@@ -71,13 +71,16 @@ class SettingsCache:
         self._services = services
         self._group_configs = group_configs
         self._known: dict[str, ShareSettings] = {}
-        self._version = -1  # The version of the metadata from which they were computed.
+        self._version = -1  # The version of the metadata of the settings in `_known`.
 
     def __len__(self) -> int:
         return len(self._known)
 
     def of_group(self, group_id: str) -> ShareSettings:
-        """Return the present settings of a group. They are the same object until the metadata changes."""
+        """Return the present settings of a group.
+
+        Computed once for each version of the metadata, as far as the table has room.
+        """
         image = self._services.image
         if self._version != image.version:
             self._known.clear()

@@ -59,7 +59,7 @@ class LetterQueue:
         find = originals.find if originals is not None else _no_original
         records: list[Record] = []
         left = min(size_max, _BATCH_BYTES_MAX) - HEADER_BYTES
-        too_large = 0
+        too_large_count = 0
         while self.letters and len(records) < RECORDS_MAX and (originals is None or originals.has_budget):
             letters = self.letters[0]
             original = find(letters.first)
@@ -73,7 +73,7 @@ class LetterQueue:
             if left < 0 and records:
                 break
             records.append(record)
-            too_large += is_too_large
+            too_large_count += is_too_large
             self.letters.popleft()
             if letters.first < letters.last:
                 self.letters.appendleft(letters._replace(first=letters.first + 1))
@@ -81,11 +81,14 @@ class LetterQueue:
                 self.batch[-1] = self.batch[-1]._replace(last=letters.first)
             else:
                 self.batch.append(letters._replace(last=letters.first))
-        if too_large:
+        if too_large_count:
             logger.warning(
-                "%d records of topic %s with their headers are too large for the dead letter topic %s, so their dead "
-                "letters have headers only: increase its max.message.bytes, which is %d",
-                *(too_large, partition.topic, partition.settings.dead_letter_topic, size_max),
+                "copies of %d records of topic %s exceed max.message.bytes (%d) of the dead letter topic %s: their "
+                "dead letters have headers only; increase max.message.bytes",
+                too_large_count,
+                partition.topic,
+                size_max,
+                partition.settings.dead_letter_topic,
             )
         return records
 

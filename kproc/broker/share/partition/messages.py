@@ -19,7 +19,8 @@ from kproc.wire.file_range import FileRange
 # for clients. A watch ends when records of the partition can be acquired.
 OPENS_LATER: Final = -2
 
-# Identifies a partition: (topic id, partition index).
+# Identifies a partition: (topic id, partition index). A plain tuple, because waiting ShareFetches have up to 200,000 of
+# them, and the garbage collector stops tracking such tuples.
 ShareKey = tuple[bytes, int]
 
 
@@ -144,9 +145,9 @@ class PartsAcknowledged(Reply):
 
 
 class WatchParts(ForOwner):
-    """A call that is replied to when records of the partitions can be acquired, or when it ends without any.
+    """A call that is replied to when records of the partitions can be acquired. It acquires nothing.
 
-    It acquires nothing.
+    It is also replied to when its deadline is reached or it is cancelled.
 
     watch: the calling Handler and a number, as in a Fetch's watch. `fetch_owners.CANCEL_WATCH` ends it.
     bytes_min: the watch ends when the partitions together have so many bytes of records that can be acquired.

@@ -278,8 +278,8 @@ class SharePartitions:
                 return
             # The group's coordinator is being loaded, as after a start of the broker, or it is still initializing the
             # state. Begin with the read, because the state may exist after the pause.
-            is_late = self._is_stopping or self._services.clock.now_ns() >= give_up_ns
-            if code in RETRIED and not is_late:
+            gives_up = self._is_stopping or self._services.clock.now_ns() >= give_up_ns
+            if code in RETRIED and not gives_up:
                 on_read = partial(self._on_read, give_up_ns)
                 self._calls.send_after_pause(READ_STATE, partition, read, on_read)
             elif code:

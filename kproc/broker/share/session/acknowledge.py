@@ -44,8 +44,8 @@ def has_acknowledgements(topics: Sequence[Fields]) -> bool:
     return any(partition["acknowledgement_batches"] for topic in topics for partition in topic["partitions"])
 
 
-def is_renewal(request: Fields) -> bool:
-    """Return True if a ShareFetch or ShareAcknowledge may renew locks (KIP-1222). Only version 2 has the field."""
+def has_renew_ack(request: Fields) -> bool:
+    """Return True if the request has IsRenewAck, with which it may renew locks (KIP-1222, version 2)."""
     return bool(request.get("is_renew_ack", False))
 
 
@@ -81,7 +81,7 @@ class Acknowledgements:
         self._has_later = False  # True if the acknowledgements did not fit into one call to each owner.
         self.results: dict[ShareKey, AcknowledgedPart] = {}
         self._parts: dict[ShareKey, AcknowledgePart] = {}
-        type_max = AcknowledgeType.RENEW if is_renewal(request) else AcknowledgeType.REJECT
+        type_max = AcknowledgeType.RENEW if has_renew_ack(request) else AcknowledgeType.REJECT
         for topic in request["topics"]:
             for row in topic["partitions"]:
                 self._add(topic["topic_id"] or bytes(16), row, denied, type_max)
@@ -205,7 +205,10 @@ class Acknowledgements:
 
 
 def _are_valid(batches: Sequence[AcknowledgeBatch], type_max: AcknowledgeType) -> bool:
-    """Return True if the acknowledgement batches of one partition are valid by the rules of KafkaApis."""
+    """Return True if the acknowledgement batches of one partition are valid by the rules of KafkaApis.
+
+    type_max: the highest type that the request may have.
+    """
     before = -1
     for batch in batches:
         types = batch.types

@@ -1,7 +1,7 @@
 """Share sessions: the partitions that a member of a share group fetches over one connection. No I/O, no clock.
 
-A session is identified by its group and member, and ends with the connection that opened it. The caller then releases
-the records that it holds (`owner_call.py: release_session`).
+A session is identified by its group and member. It ends with the connection that opened it, or when that connection
+gets another home Handler. The caller then releases the records that it holds (`owner_call.py: release_session`).
 
 Epochs follow KIP-932: 0 opens a session, -1 ends it, and any other request must have the previous request's epoch plus
 1.

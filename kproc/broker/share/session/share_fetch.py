@@ -26,7 +26,7 @@ from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.role.purgatory import DelayedCall
 from kproc.broker.security.acl import Operation
 from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart, ShareKey
-from kproc.broker.share.session.acknowledge import Acknowledgements, has_acknowledgements, is_renewal
+from kproc.broker.share.session.acknowledge import Acknowledgements, has_acknowledgements, has_renew_ack
 from kproc.broker.share.session.acquire import AcquireLimits, Acquisition
 from kproc.broker.share.session.owner_call import release_session
 from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, keys_of
@@ -76,7 +76,7 @@ def handle_share_fetch(context: RequestContext, request: Fields) -> None:
 
 def _check_renewal(request: Fields) -> None:
     """Reject a request that renews locks and fetches records, too (KIP-1222), and an unknown acquire mode."""
-    if is_renewal(request):
+    if has_renew_ack(request):
         wrong = [name for field, name in _MUST_BE_ZERO if request[field]]
         if wrong:
             raise KafkaError(
@@ -182,7 +182,7 @@ class ShareFetch:
             self._left += 1
             services, on_done = self._context.services, self._on_acknowledged
             Acknowledgements(services, self._session, self._request, self._denied, on_done).start()
-        if not (self._is_final or is_renewal(self._request)):
+        if not (self._is_final or has_renew_ack(self._request)):
             self._left += 1
             self._acquire()
         # Discard the request's rows, because the session has the partitions. While the request waits, they would take

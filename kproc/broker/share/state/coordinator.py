@@ -207,7 +207,10 @@ class ShareCoordinator:
         self._append(name, key, self._change(part, fence, request.leader_epoch), on_code)
 
     def summarize(self, name: str, request: ReadSummary, on_state: OnState) -> None:
-        """Read the state without fencing its owner. An unknown share partition has no start offset."""
+        """Read the state without fencing its owner. An unknown share partition has no start offset.
+
+        Leave out the batches unless `request.has_batches`.
+        """
         self._existing_partition(parse_state_key(name))
         part = self._find(name)
         if part is None:
@@ -271,7 +274,7 @@ class ShareCoordinator:
             batches = update.batches if request.replaces else part.batches_after(update)
             if self._fits(part, len(batches)):
                 return part.snapshot_after(update, batches, self._environment.timing.wall_ms())
-        # Reject an update above max.message.bytes. The owner of the share partition then fails the members'
+        # The record would exceed max.message.bytes. The owner of the share partition then fails the members'
         # acknowledgements.
         if request.replaces or not self._fits(part, len(update.batches)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)

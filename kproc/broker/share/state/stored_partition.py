@@ -82,19 +82,18 @@ class StoredPartition:
         self.fence_epoch = max(self.fence_epoch, update.leader_epoch)
 
     def update_for(self, request: WriteState, leader_epoch: int) -> Update:
-        """Return the update by which a request changes the state, or whose values replace it.
+        """Return the update for a request. If the request replaces the state, its values are those of the new state.
 
         Unless the request replaces the state, a start offset below the present one does not move the start offset back.
         Raises INVALID_REQUEST if the state would have too many batches.
         """
-        state, start_offset, complete_count = (
-            self.state,
-            request.start_offset,
-            request.delivery_complete_count,
-        )
+        state = self.state
+        start_offset = request.start_offset
+        complete_count = request.delivery_complete_count
         if start_offset <= state.start_offset and not request.replaces:
             # A count for an earlier start offset says nothing about the present one.
-            is_earlier, known = start_offset < state.start_offset, state.delivery_complete_count
+            is_earlier = start_offset < state.start_offset
+            known = state.delivery_complete_count
             complete_count = known if is_earlier else max(complete_count, known)
             start_offset = state.start_offset
         batches = combine((), request.batches, start_offset)
