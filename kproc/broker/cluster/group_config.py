@@ -20,7 +20,8 @@ class GroupConfigRow(NamedTuple):
     """A row of the table of group configs: the config, the name of its default, and Kafka's defaults of its bounds.
 
     synonym: the broker setting that has the default, or the config's own name.
-    rule: a check that comes after the bounds of all configs, as in Kafka. Its error is the whole message.
+    rule: a check that comes before or after the other checks of all configs, as in Kafka. Its error is the whole
+    message.
     """
 
     config: TopicConfig
@@ -81,6 +82,12 @@ def _task_assignor(value: str) -> str | None:
     if value == "sticky":
         return None
     return f"{_ASSIGNOR} '{value}' is not a registered task assignor. Registered assignors are: [sticky]."
+
+
+def _tags(value: str) -> str | None:
+    # Two empty elements count as repeated, too.
+    tags = [tag.strip() for tag in value.split(",")]
+    return f"{_RACK_AWARE_TAGS} must not contain duplicate tag keys." if len(set(tags)) < len(tags) else None
 
 
 def _isolation(value: str) -> str | None:
@@ -218,7 +225,7 @@ ROWS: Final = (
     _word(
         _RACK_AWARE_TAGS, Kind.LIST, "", None,
         "Tags that each member of a streams group should have. Members without them get a status.",
-        "group.streams.rack.aware.assignment.tags",
+        "group.streams.rack.aware.assignment.tags", Check("no repeated tag", _tags),
     ),
     _word(
         _DEAD_LETTER_TOPIC, Kind.STRING, "", None,
@@ -269,7 +276,7 @@ def check_all(
     for name in configs:
         if name not in GROUP_CONFIGS or (name not in _names and name not in kept):
             raise _invalid(f"Unknown group config name: {name}")
-    _check_tags(configs.get(_RACK_AWARE_TAGS, ""))
+    _check_rule(_RACK_AWARE_TAGS, configs)
     normalized = {name: GROUP_CONFIGS[name].config.normalize(text) for name, text in configs.items()}
     for name, text in normalized.items():
         _check_bounds(GROUP_CONFIGS[name], text, config)
@@ -282,13 +289,6 @@ def check_all(
 
 def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_CONFIG, message)
-
-
-def _check_tags(text: str) -> None:
-    """Raise KafkaError for a list of client tags with a repeated tag. Two empty elements count as repeated, too."""
-    tags = [tag.strip() for tag in text.split(",")]
-    if len(set(tags)) < len(tags):
-        raise _invalid(f"{_RACK_AWARE_TAGS} must not contain duplicate tag keys.")
 
 
 def _check_rule(name: str, configs: Mapping[str, str]) -> None:
