@@ -50,6 +50,7 @@ class HeldStates:
     """A share coordinator: it keeps states in memory, and answers writes at once or when a test says so."""
 
     def __init__(self) -> None:
+        self.is_stopping = False
         self.states: dict[str, PersistedState] = {}
         self.holds = False
         self.held: list[Callable[[], None]] = []

@@ -231,7 +231,7 @@ class Connection:
         self.next_home = home
         self.pauses |= Pause.NEW_HOME
 
-    def change_home(self, home: HandlerPeer) -> None:
+    def set_home(self, home: HandlerPeer) -> None:
         """Use another home Handler from now on. Requires that no request is in work at the present one."""
         self.home = self.target = home
         self.next_home = None

@@ -143,7 +143,8 @@ class HandlerAssignment:
             if connection.home is not only and _logs_in_at(connection, connection.home):
                 self._table.close(connection, "its Handler is gone before it has logged in")
                 continue
-            connection.change_home(only)
+            # The former home is gone, and its share sessions with it, so send no DISCONNECTED.
+            connection.set_home(only)
         for connection in list(self._table.by_fd.values()):
             self._table.update_interest(connection)
 

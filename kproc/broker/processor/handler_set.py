@@ -129,7 +129,7 @@ class HandlerSet:
         """
         if connection.home is not home:
             connection.home.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, FLAG_NEW_HOME))
-        connection.change_home(home)
+        connection.set_home(home)
 
     def repeat_disconnected(self, handler: HandlerPeer) -> None:
         """Tell the successor of a Handler which connections have ended lately.

@@ -93,14 +93,18 @@ class AcquiredRange(msgspec.Struct, array_like=True, frozen=True):
     delivery_count: int
 
 
-class AcknowledgedPart(msgspec.Struct, array_like=True):
-    """The result of the acknowledgements of one partition."""
+class PartResult(msgspec.Struct, array_like=True):
+    """The error of a call for one partition, or 0."""
 
     error: int = 0
     error_message: str | None = None
 
 
-class AcquiredPart(AcknowledgedPart, array_like=True):
+class AcknowledgedPart(PartResult, array_like=True):
+    """The result of the acknowledgements of one partition."""
+
+
+class AcquiredPart(PartResult, array_like=True):
     """The result for one partition: an error, or the acquired records, of which there can be none.
 
     The ranges of the files can have more records than the acquired ones, as in Kafka. The client skips the other

@@ -76,7 +76,6 @@ class SharePartitions:
         self.uses = HolderUses()
         self.settings = SettingsCache(services, group_configs)
         self._calls = StateCalls(services)
-        self._is_stopping = False
         self.counters = ShareCounters()
         self._dead_letters = DeadLetterWriter(services, self.counters, self._archive)
         self._deadlines: Deadlines[SharePartition] = Deadlines()  # Deadlines in monotonic ms.
@@ -213,7 +212,6 @@ class SharePartitions:
 
     def drain(self) -> None:
         """Repeat no calls to share coordinators any more, because this Handler stops."""
-        self._is_stopping = True
         self._calls.drain()
 
     # -- changes of the cluster --------------------------------------------------------------------------------
@@ -278,7 +276,7 @@ class SharePartitions:
                 return
             # The group's coordinator is being loaded, as after a start of the broker, or it is still initializing the
             # state. Begin with the read, because the state may exist after the pause.
-            gives_up = self._is_stopping or self._services.clock.now_ns() >= give_up_ns
+            gives_up = self._calls.is_stopping or self._services.clock.now_ns() >= give_up_ns
             if code in RETRIED and not gives_up:
                 on_read = partial(self._on_read, give_up_ns)
                 self._calls.send_after_pause(READ_STATE, partition, read, on_read)
@@ -379,7 +377,7 @@ class SharePartitions:
     @property
     def _failure_level(self) -> int:
         """The log level of a failed call. At a stop the coordinators reject calls, so an administrator need not act."""
-        return logging.INFO if self._is_stopping else logging.WARNING
+        return logging.INFO if self._calls.is_stopping else logging.WARNING
 
     def _archive(
         self, partition: SharePartition, first: int, last: int, on_archived: Callable[[], None]

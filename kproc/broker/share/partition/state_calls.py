@@ -51,7 +51,7 @@ class StateCalls:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._is_stopping = False
+        self.is_stopping = False
         self._started_count = 0  # Calls that `send_in_turn` has sent in this duty cycle.
         self._queued: deque[StateCall] = deque()
 
@@ -122,7 +122,7 @@ class StateCalls:
 
         The coordinators stop, too. Clients wait for the outcomes, and the stop waits for the clients' responses.
         """
-        self._is_stopping = True
+        self.is_stopping = True
 
     def _send(self, operation: ItemOperation[Any, Any, Any], calls: Sequence[StateCall]) -> None:
         items = [Item(call.partition.name, call.arguments) for call in calls]
@@ -136,7 +136,7 @@ class StateCalls:
             # The coordinator's Handler has died, is loading, or has passed the partition on. The pause lets
             # it finish, and a retry finds the new coordinator through the image.
             is_passing = isinstance(outcome, int) and outcome in RETRIED
-            if is_passing and not self._is_stopping and now_ns < call.give_up_ns:
+            if is_passing and not self.is_stopping and now_ns < call.give_up_ns:
                 self._pause(call, now_ns)
             else:
                 call.on_outcome(call.partition, outcome)
