@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from kproc.broker.coordinator.group_members import unknown_member
 from kproc.broker.coordinator.member_deadlines import TimedMember
+from kproc.broker.coordinator.member_errors import unknown_member
 from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write, write_error
 from kproc.broker.coordinator.steps import Work

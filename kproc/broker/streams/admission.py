@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kproc.broker.coordinator.group_members import group_is_full, unreleased_instance, wrong_epoch
+from kproc.broker.coordinator.member_errors import group_is_full, unreleased_instance, wrong_epoch
 from kproc.broker.coordinator.member_phase import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kproc.broker.streams.configured_topology import ConfiguredTopology
 from kproc.broker.streams.messages import StreamsHeartbeat, TaskOffsets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kproc.broker.coordinator.group_members import (
+from kproc.broker.coordinator.member_errors import (
     group_is_full,
     unreleased_instance,
     wrong_epoch,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.coordinator.group_members import unknown_member
+from kproc.broker.coordinator.member_errors import unknown_member
 from kproc.broker.coordinator.member_phase import MemberPhase
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import (

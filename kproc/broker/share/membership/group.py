@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.coordinator.group_members import group_is_full
 from kproc.broker.coordinator.member_deadlines import UNSETTLED_HEARTBEAT_MS
+from kproc.broker.coordinator.member_errors import group_is_full
 from kproc.broker.coordinator.member_phase import JOIN_EPOCH
 from kproc.broker.coordinator.recorded_group import RecordedGroup
 from kproc.broker.coordinator.steps import Work

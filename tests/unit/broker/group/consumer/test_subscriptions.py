@@ -10,7 +10,6 @@ from kproc.broker.group.consumer.records import ExpressionTopics, MemberMetadata
 from kproc.broker.group.consumer.subscriptions import Subscriptions
 from tests.support.bytecodes import count_bytecodes
 from tests.support.consumer_groups import GroupRig, HonestMember
-from tests.support.coordinators import run_steps
 from tests.support.share_groups import ShareRig
 
 MANY = 3_000
@@ -77,23 +76,3 @@ def settled_cost(topic_count: int) -> int:
 def test_settled_heartbeat_visits_no_topic_of_others() -> None:
     """A hundred members of a group with 10,000 topics would take all of a core to settle."""
     assert settled_cost(1_000) < settled_cost(10) + 1_000
-
-
-def settled_share_cost(topic_count: int) -> int:
-    """Return the bytecodes of a heartbeat of a member with one topic. The other member has all of them."""
-    names = tuple(f"topic-{number}" for number in range(topic_count))
-    rig = ShareRig(dict.fromkeys(names, 1))
-    rig.heartbeat("a", 0, topic_names=names)
-    rig.heartbeat("b", 0, topic_names=names[:1])
-    for _ in range(4):
-        for member_id in "ab":
-            rig.heartbeat(member_id, rig.group().state.members[member_id].state.epoch)
-            rig.pass_ms(0)
-            run_steps(rig.coordinator)
-    epoch = rig.group().state.members["b"].state.epoch
-    assert epoch == rig.group().generation
-    return count_bytecodes(lambda: rig.heartbeat("b", epoch), unless_in="test_subscriptions.py")
-
-
-def test_settled_share_heartbeat_visits_no_topic_of_others() -> None:
-    assert settled_share_cost(1_000) < settled_share_cost(10) + 1_000

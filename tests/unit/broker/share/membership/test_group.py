@@ -21,6 +21,7 @@ from kproc.broker.share.membership.records import (
 )
 from kproc.broker.share.state.messages import InitializeState, state_key
 from kproc.common.errors import ErrorCode
+from tests.support.bytecodes import count_bytecodes
 from tests.support.consumer_groups import topic_id
 from tests.support.group_coordinator_rig import LoggedRecord, run_steps
 from tests.support.share_groups import ShareRig
@@ -164,6 +165,26 @@ def test_group_without_a_target_shows_assignment_epoch_1() -> None:
     rig.run_all()
     described = rig.group().describe_share()
     assert (described.group_epoch, described.assignment_epoch, described.state) == (1, 1, "Empty")
+
+
+def settled_share_cost(topic_count: int) -> int:
+    """Return the bytecodes of a heartbeat of a member with one topic. The other member has all of them."""
+    names = tuple(f"topic-{number}" for number in range(topic_count))
+    rig = ShareRig(dict.fromkeys(names, 1))
+    rig.heartbeat("a", 0, topic_names=names)
+    rig.heartbeat("b", 0, topic_names=names[:1])
+    for _ in range(4):
+        for member_id in "ab":
+            rig.heartbeat(member_id, rig.group().state.members[member_id].state.epoch)
+            rig.pass_ms(0)
+            run_steps(rig.coordinator)
+    epoch = rig.group().state.members["b"].state.epoch
+    assert epoch == rig.group().generation
+    return count_bytecodes(lambda: rig.heartbeat("b", epoch), unless_in="test_group.py")
+
+
+def test_settled_share_heartbeat_visits_no_topic_of_others() -> None:
+    assert settled_share_cost(1_000) < settled_share_cost(10) + 1_000
 
 
 # -- topics in every state of record 15 ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.coordinator.group_members import wrong_epoch
+from kproc.broker.coordinator.member_errors import wrong_epoch
 from kproc.common.errors import ErrorCode
 
 
