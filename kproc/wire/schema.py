@@ -144,7 +144,18 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
             )
         return data[position:end].decode(), end
 
-    return read_string
+    def read_compact_string(data: bytes, position: int) -> tuple[Any, int]:
+        # Most strings are null or shorter than 127 bytes, so that one byte has their length + 1: the distance to their
+        # end. All others are left to `read_string`.
+        distance = data[position]
+        end = position + distance
+        if 0 < distance < 128 and end <= len(data):
+            return data[position + 1 : end].decode(), end
+        if distance == 0 and is_nullable:
+            return None, position + 1
+        return read_string(data, position)
+
+    return read_compact_string if is_flexible else read_string
 
 
 def _bytes_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
@@ -225,8 +236,12 @@ def count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes,
 def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> Reader:
     read_count = count_reader(field, path, is_flexible)
     read_items = fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
+    has_null_byte = is_flexible and field.is_nullable
 
     def read_array(data: bytes, position: int) -> tuple[Any, int]:
+        # A heartbeat that reports nothing new has null in place of each array.
+        if has_null_byte and data[position] == 0:
+            return None, position + 1
         count, position = read_count(data, position)
         return (None, position) if count < 0 else read_items(data, position, count)
 
