@@ -136,6 +136,13 @@ def _consumer_heartbeat(count: int) -> Fields:
     }
 
 
+def _consumer_report(count: int) -> Fields:
+    """A member that reports one topic in many rows. The first one has half of all partitions, the others have none."""
+    rows = [{"topic_id": bytes(16), "partitions": []} for _ in range(count // 2)]
+    rows[0]["partitions"] = list(range(count - len(rows)))
+    return {**_consumer_heartbeat(0), "member_epoch": 1, "topic_partitions": rows}
+
+
 LARGE: list[LargeRequest] = [
     LargeRequest(
         "ListOffsets", K.LIST_OFFSETS, 5, _topics("partitions", partitions("partition_index", timestamp=-1))
@@ -249,6 +256,7 @@ LARGE: list[LargeRequest] = [
     ),
     LargeRequest("StreamsGroupHeartbeat", K.STREAMS_GROUP_HEARTBEAT, 1, _streams_heartbeat),
     LargeRequest("ConsumerGroupHeartbeat", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_heartbeat),
+    LargeRequest("ConsumerGroupHeartbeat, rows", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_report),
     LargeRequest(
         "CreateTopics",
         K.CREATE_TOPICS,

@@ -21,7 +21,7 @@ from kproc.broker.api.member_requests import (
 )
 from kproc.broker.cluster.features import group_version
 from kproc.broker.coordinator.member_phase import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.assignors import Assignment, join_rows
 from kproc.broker.group.consumer.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
@@ -56,6 +56,8 @@ _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbe
 )
 def handle_consumer_group_heartbeat(context: RequestContext, request: Fields) -> None:
     check_enabled(context)
+    # Check the number first, because an authorization takes time for each name.
+    check_topic_names(request["subscribed_topic_names"])
     # KafkaApis.handleConsumerGroupHeartbeat rejects the whole request. A subscription without the forbidden
     # topics would silently differ from the one that the application asked for.
     if denied_topics(context, Operation.DESCRIBE, request["subscribed_topic_names"] or ()):
@@ -99,7 +101,6 @@ def _validate(context: RequestContext, request: Fields) -> None:
         raise invalid_request("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
-    check_topic_names(request["subscribed_topic_names"])
     # Reject an unknown assignor here, because the coordinator stores the name with the member and does not check it
     # again. Kafka's GroupCoordinatorService rejects it before the look-up of the group, too, so a client gets this
     # error even if the group does not exist.
@@ -148,11 +149,7 @@ def _heartbeat_of(context: RequestContext, request: Fields) -> ConsumerHeartbeat
 def _assignment_of(topics: list[Fields]) -> Assignment:
     # A topic can have several rows. If one of them were left out, its partitions would count as given up, and another
     # member could get them while this one still reads from them.
-    assignment: dict[bytes, frozenset[int]] = {}
-    for topic in topics:
-        topic_id = topic["topic_id"]
-        assignment[topic_id] = assignment.get(topic_id, frozenset()).union(topic["partitions"])
-    return assignment
+    return join_rows((topic["topic_id"], topic["partitions"]) for topic in topics)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from kproc.broker.coordinator.steps import Computation, Work
 
+T = TypeVar("T")
 TopicId = bytes
 Assignment = Mapping[TopicId, frozenset[int]]
 _TopicPartition = tuple[TopicId, int]
@@ -41,6 +42,16 @@ class AssignorMember(msgspec.Struct, frozen=True):
 Members = Mapping[str, AssignorMember]
 PartitionCounts = Mapping[TopicId, int]
 Assignor = Callable[[Members, PartitionCounts], Computation[dict[str, Assignment]]]
+
+
+def join_rows(rows: Iterable[tuple[T, Iterable[int]]]) -> dict[T, frozenset[int]]:
+    """Return the partitions by topic from a request's rows of (topic, partitions). A topic can have several rows."""
+    # Collect them in sets. To join frozensets, each row would copy all partitions that its topic has so far: for 0.7 MB
+    # of rows that took 8 s.
+    partitions: defaultdict[T, set[int]] = defaultdict(set)
+    for topic, numbers in rows:
+        partitions[topic].update(numbers)
+    return {topic: frozenset(numbers) for topic, numbers in partitions.items()}
 
 
 def assign_uniform(members: Members, partition_counts: PartitionCounts) -> Computation[dict[str, Assignment]]:

@@ -15,6 +15,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.coordinator.record_codec import reject_field
+from kproc.broker.group.consumer.assignors import join_rows
 from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata
 from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import INT16
@@ -151,8 +152,4 @@ def _read(data: bytes, readers: Mapping[int, Reader]) -> tuple[int, dict[str, An
 
 
 def _by_name(rows: list[dict[str, Any]]) -> NamedPartitions:
-    # Join the rows of a topic, because clients may send several.
-    partitions: dict[str, frozenset[int]] = {}
-    for row in rows:
-        partitions[row["topic"]] = partitions.get(row["topic"], frozenset()).union(row["partitions"])
-    return partitions
+    return join_rows((row["topic"], row["partitions"]) for row in rows)

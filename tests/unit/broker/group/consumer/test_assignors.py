@@ -15,6 +15,7 @@ from kproc.broker.group.consumer.assignors import (
     AssignorMember,
     Members,
     PartitionCounts,
+    join_rows,
 )
 from tests.support.budget import example_count
 from tests.support.bytecodes import count_bytecodes
@@ -217,3 +218,8 @@ def test_range_gives_every_subscriber_its_quota_of_each_topic() -> None:
     assignment = assign_range(members({"a": [0, 1], "b": [0], "c": [1]}, {}), counts(4, 5))
     assert [len(assignment[each][topic(0)]) for each in "ab"] == [2, 2]
     assert sorted(len(assignment[each][topic(1)]) for each in "ac") == [2, 3]
+
+
+def test_rows_of_one_topic_are_joined() -> None:
+    rows = [("t", [1, 0]), ("u", []), ("t", []), ("t", [0, 7])]
+    assert join_rows(rows) == {"t": frozenset({0, 1, 7}), "u": frozenset()}
