@@ -123,6 +123,10 @@ class ConsumerGroups:
         except KafkaError as error:
             self.records.restore_replaced(group_id)
             return ConsumerHeartbeatResult(error_code=error.code, error_message=error.message)
+        except Exception:
+            # The runtime resigns the coordinator, which answers the requests that wait in the classic group.
+            self.records.restore_replaced(group_id)
+            raise
         return result
 
     def _group_of(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerGroup:

@@ -66,6 +66,10 @@ class StreamsGroups:
         except KafkaError as error:
             self.records.restore_replaced(group_id)
             return StreamsHeartbeatResult(error_code=error.code, error_message=error.message)
+        except Exception:
+            # The runtime resigns the coordinator, which answers the requests that wait in the classic group.
+            self.records.restore_replaced(group_id)
+            raise
 
     def _group_of(self, group_id: str, request: StreamsHeartbeat) -> StreamsGroup:
         """Return the group of a heartbeat. A member that joins creates it, and may replace an empty classic group."""

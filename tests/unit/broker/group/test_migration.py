@@ -11,6 +11,7 @@ from kproc.broker.group.consumer.embedded import encode_assignment
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.messages import JoinRequest, JoinResult
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.coordinators import run_steps
 from tests.support.group_coordinator_rig import TOPIC_ID, Rig
 from tests.support.mixed_groups import (
     NO_DATA,
@@ -383,6 +384,21 @@ def test_upgrade_appended_in_part_discards_the_coordinator(rig: Rig) -> None:
     assert rig.states() == {"g": "Empty"} or rig.coordinator.describe_consumer_group("g") is not None
     assert beat(rig, classic) != ErrorCode.NONE
     assert consumer(rig, "n").error_code == ErrorCode.NONE
+
+
+def test_waiting_joins_end_when_an_upgrade_is_appended_in_part(rig: Rig) -> None:
+    """Otherwise their clients would wait for a response until their own timeout."""
+    classic_group(rig)
+    waiting: list[JoinResult] = []
+    rig.coordinator.join("g", join_request(), waiting.append)
+    rig.log.records_left = 2
+    with pytest.raises(RuntimeError, match="were appended"):
+        consumer(rig, "n")
+    assert not waiting
+    rig.log.records_left = None
+    rig.coordinator.abandon()
+    run_steps(rig.coordinator)
+    assert [each.error_code for each in waiting] == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_upgrade_that_is_not_appended_leaves_the_classic_group(rig: Rig) -> None:
