@@ -63,7 +63,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
     codec = SHARE_RECORDS
     can_expire = False  # False, because its start offsets must survive a time without members.
 
-    __slots__ = ("_checked", "_checked_complete", "initialize_after_ms")
+    __slots__ = ("_checked", "_checked_complete", "initialize_after_ms", "initialize_pause_ms")
 
     def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
         super().__init__(state, environment)
@@ -75,6 +75,7 @@ class ShareGroup(RecordedGroup[ShareGroupState, ShareMember, ShareGroupEnvironme
         # Monotonic time (ms) from which the states of new partitions may be initialized. Far in the future while a call
         # for it is open.
         self.initialize_after_ms = 0
+        self.initialize_pause_ms = 0  # The delay after the last attempt; 0 if that succeeded.
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 

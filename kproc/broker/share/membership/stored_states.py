@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The time in ms until the states of new partitions are initialized again after an error.
+# The time in ms until the states of new partitions are initialized again after the first failed attempt, and its limit.
 _RETRY_MS: Final = 1_000
+_RETRY_MS_MAX: Final = 15_000
 # Costs of steps, in units of about 1 us: of checking a group, and of writing its record 15.
 _GROUP_COST: Final = 5
 _WRITE_COST: Final = 60
@@ -68,7 +69,7 @@ class StoredStates:
     # -- states of new partitions ------------------------------------------------------------------------------
 
     def initialize(self, group: ShareGroup) -> None:
-        """Request the initialization of missing states, unless such a request is open or failed less than 1 s ago."""
+        """Request the initialization of missing states, unless such a request is open or has just failed."""
         # Otherwise heartbeats of many members would repeat the request at once.
         if self._timing.now_ms() < group.initialize_after_ms:
             return
@@ -191,7 +192,12 @@ class StoredStates:
         """
         now_ms = self._timing.now_ms()
         first_error = next((code for code in codes.values() if code), 0)
-        group.initialize_after_ms = now_ms + _RETRY_MS if first_error else 0
+        group.initialize_after_ms = 0
+        # After FENCED_STATE_EPOCH the group's epoch is doubled, so that the next attempts can succeed soon.
+        if not first_error or ErrorCode.FENCED_STATE_EPOCH in codes.values():
+            group.initialize_pause_ms = 0
+        if first_error:
+            _pause(group, now_ms)
         # The group was deleted, or this Handler resigned, while the call was open. A record 15 written now
         # would bring back a part of the group.
         if not self.is_current(group):
@@ -217,7 +223,7 @@ class StoredStates:
                 group.group_id,
                 error.code.name,
             )
-            group.initialize_after_ms = now_ms + _RETRY_MS
+            _pause(group, now_ms)
         self._on_change(group.group_id)
 
     def record_initialized(
@@ -327,3 +333,11 @@ class StoredStates:
         # The record with `deleting` must be durable first. After a crash in between, it shows the next
         # coordinator which states still have to be deleted.
         self._log.write(Write([], send))
+
+
+def _pause(group: ShareGroup, now_ms: int) -> None:
+    """Delay the next attempt to initialize states. Each failed attempt in a row doubles the delay up to a limit."""
+    # An error can last, for example if the share coordinators have no memory for more states, and each attempt writes
+    # all states of a new topic.
+    group.initialize_pause_ms = min(max(2 * group.initialize_pause_ms, _RETRY_MS), _RETRY_MS_MAX)
+    group.initialize_after_ms = now_ms + group.initialize_pause_ms

@@ -36,6 +36,35 @@ def test_initialization_is_repeated_after_an_error() -> None:
     assert rig.heartbeat("a", 2).assignment == ALL
 
 
+def test_initialization_pauses_longer_after_each_failure() -> None:
+    """Each attempt writes all states of a new topic, and an error can last for hours."""
+    rig = ShareRig({"t": 2})
+    rig.states.errors[state_key("g", T, 1)] = ErrorCode.POLICY_VIOLATION
+    epoch = rig.heartbeat("a", 0).member_epoch
+    attempts = []
+    for second in range(1, 62):
+        rig.pass_ms(1_000)
+        written = rig.states.states[state_key("g", T, 0)]
+        epoch = rig.heartbeat("a", epoch).member_epoch
+        if rig.states.states[state_key("g", T, 0)] is not written:
+            attempts.append(second)
+    assert attempts == [1, 3, 7, 15, 30, 45, 60]
+    rig.states.errors.clear()
+    rig.pass_ms(14_000)
+    epoch = rig.heartbeat("a", epoch).member_epoch
+    assert rig.heartbeat("a", epoch).error_code == 0
+    assert rig.group().state.members["a"].state.assigned == ALL
+    # After a success the first pause is short again.
+    rig.set_topics({"t": 3})
+    rig.states.errors[state_key("g", T, 2)] = ErrorCode.NOT_COORDINATOR
+    epoch = rig.heartbeat("a", epoch).member_epoch
+    rig.states.errors.clear()
+    rig.pass_ms(1_000)
+    for _ in range(2):
+        epoch = rig.heartbeat("a", epoch).member_epoch
+    assert rig.group().state.members["a"].state.assigned == {T: frozenset({0, 1, 2})}
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_repeated_initialization_begins_at_the_same_offset(*, is_known: bool) -> None:
     """The share coordinator of partition 1 died. The partition of a new topic began at 0, not at `latest`."""
