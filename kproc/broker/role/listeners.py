@@ -25,6 +25,7 @@ from kproc.broker.config.listeners import (
     resolve_advertised,
     split_address,
 )
+from kproc.broker.config.values import ConfigError
 from kproc.broker.role.lookups import addresses_of
 from kproc.broker.role.port_holder import holder_of
 from kproc.common.errors import FatalError
@@ -52,8 +53,11 @@ class ListenerEndpoint(msgspec.Struct, frozen=True):
 def open_listeners(config: Config) -> list[tuple[ListenerEndpoint, socket.socket]]:
     """Bind every listener, and let those in early.start.listeners listen.
 
-    Raises FatalError with the listener's name if one fails.
+    Raises ConfigError for a listener that may not be open to other hosts, and FatalError with the listener's name if
+    one fails.
     """
+    for end_point in config.listeners:
+        _check_exposure(config, end_point, "listeners")
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
         for end_point in config.listeners:  # One by one: if one cannot be bound, the others must be closed.
@@ -84,14 +88,14 @@ def open_listeners(config: Config) -> list[tuple[ListenerEndpoint, socket.socket
 
 
 def open_control_listener(config: Config) -> tuple[ListenerEndpoint, socket.socket] | None:
-    """Bind `kproc.control.listener`, if it is set. Raises FatalError if that fails."""
+    """Bind `kproc.control.listener`, if it is set. Raises ConfigError and FatalError as `open_listeners`."""
     if not config.kproc_control_listener:
         return None
     return _open_own("CONTROL", config.kproc_control_listener, config)
 
 
 def open_metrics_listener(config: Config) -> tuple[ListenerEndpoint, socket.socket] | None:
-    """Open `kproc.metrics.listener`, if it is set. Raises FatalError if that fails."""
+    """Open `kproc.metrics.listener`, if it is set. Raises ConfigError and FatalError as `open_listeners`."""
     if not config.kproc_metrics_listener:
         return None
     endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
@@ -103,9 +107,20 @@ def open_metrics_listener(config: Config) -> tuple[ListenerEndpoint, socket.sock
 def _open_own(name: str, address: str, config: Config) -> tuple[ListenerEndpoint, socket.socket]:
     """Bind the control or the metrics listener, which Kafka does not have. Return its endpoint and its socket."""
     host, port = split_address(address, may_be_free=True)
-    sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config, setting=f"kproc.{name.lower()}.listener")
+    end_point, setting = EndPoint(name, "PLAINTEXT", host, port), f"kproc.{name.lower()}.listener"
+    _check_exposure(config, end_point, setting)
+    sock = _bind(end_point, config, setting=setting)
     bound_host, bound_port = sock.getsockname()[:2]
     return ListenerEndpoint(name, str(bound_host), int(bound_port), str(bound_host), int(bound_port)), sock
+
+
+def _check_exposure(config: Config, end_point: EndPoint, setting: str) -> None:
+    """Raise ConfigError if the host of a static setting is an address that may not be open to other hosts.
+
+    `_bind` checks the addresses of a named host, which can change without the setting.
+    """
+    if problem := exposure_error(config, end_point, end_point.host):
+        raise ConfigError(f"{setting}: {problem}")
 
 
 def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
@@ -189,7 +204,7 @@ def _bind(
     addresses = _addresses(end_point, found)
     for _, (host, _) in addresses:
         if problem := exposure_error(config, end_point, host):
-            raise FatalError(f"listeners: {problem}")
+            raise FatalError(f"{setting}: {problem}")
     for family, address in addresses:
         try:
             return _bind_address(family, address, config, is_for_all=not end_point.host)

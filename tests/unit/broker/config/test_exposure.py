@@ -9,6 +9,7 @@ import pytest
 
 from kproc.broker.config import Config, EndPoint
 from kproc.broker.config.exposure import exposure_error
+from kproc.broker.config.values import ConfigError
 from kproc.broker.role import listeners
 from kproc.broker.role.listeners import open_control_listener, open_metrics_listener
 from kproc.common.errors import FatalError
@@ -27,7 +28,8 @@ def sockets() -> Iterator[list[socket.socket]]:
 def test_open_listener_without_login_is_rejected(
     sockets: list[socket.socket], host: str
 ) -> None:
-    with pytest.raises(FatalError, match=r"open to other hosts.*kproc\.allow\.unauthenticated\.network=A "):
+    complaint = r"^listeners: A://.*open to other hosts.*kproc\.allow\.unauthenticated\.network=A "
+    with pytest.raises(ConfigError, match=complaint):
         bind(sockets, f"A://{host}:0", listener_security_protocol_map="A:PLAINTEXT")
     assert not sockets
 
@@ -47,7 +49,7 @@ def test_name_is_judged_by_its_addresses(
 def test_control_and_metrics_listeners_default_to_loopback(name: str) -> None:
     setting = f"kproc.{name.lower()}.listener"
     make = open_control_listener if name == "CONTROL" else open_metrics_listener
-    with pytest.raises(FatalError, match=rf"kproc\.allow\.unauthenticated\.network={name} "):
+    with pytest.raises(ConfigError, match=rf"^{setting}: .*kproc\.allow\.unauthenticated\.network={name} "):
         make(Config.build({setting: "0.0.0.0:0"}))
     opened = make(Config.build({setting: "0.0.0.0:0", "kproc.allow.unauthenticated.network": name.lower()}))
     assert opened is not None
