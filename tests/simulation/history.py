@@ -320,10 +320,17 @@ class History:
         """A member of the share group was told to join again.
 
         An unsynced power loss can take the group although the states of its partitions survive. Members settle records
-        until their next heartbeat. The group that they create then replaces the states.
+        until their next heartbeat. The group that they create then replaces the states. Until it assigns partitions,
+        members that have not noticed yet settle records, and may get these again.
         """
         if not self.is_synced and self._excused_losses < self.power_losses:
             self._excused_losses = self.power_losses
+            self.shares.is_group_missing = True
+
+    def assign_share_group(self) -> None:
+        """A member of the share group was assigned partitions, so a missing group has replaced its states."""
+        if self.shares.is_group_missing:
+            self.shares.is_group_missing = False
             self.shares.lost_power(lambda _topic_id, _partition: -1, is_synced=False)
 
     # -- the end -----------------------------------------------------------------------------------------------

@@ -55,6 +55,8 @@ class ShareHistory:
         self.lost_answers_ns: list[int] = []
         # When connections were lost that waited for records. An owner may have acquired any record for them.
         self.lost_fetches_ns: list[int] = []
+        # A power loss has taken the group, and its successor may not have replaced the states yet.
+        self.is_group_missing = False
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 
     def acquired(
@@ -69,7 +71,7 @@ class ShareHistory:
         name: str,
     ) -> None:
         """A member was given a record, by the answer to a request that was sent at `sent_ns`."""
-        known = self.records.get(place)
+        known = None if self.is_group_missing else self.records.get(place)
         self._counts["shared"] += 1
         if known is not None:
             self._counts["shared again"] += 1

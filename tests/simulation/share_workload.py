@@ -112,6 +112,8 @@ class ShareMember(Worker):
             if answer["assignment"] is not None:
                 rows = answer["assignment"]["topic_partitions"]
                 self.assigned = {row["topic_id"]: list(row["partitions"]) for row in rows}
+                if self.assigned:
+                    self.history.assign_share_group()
 
     # -- records -------------------------------------------------------------------------------------------------
 
