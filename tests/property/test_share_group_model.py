@@ -91,7 +91,7 @@ class World:
     def settle(self) -> None:
         """Let everything work, and send heartbeats until all members have their partitions."""
         self.rig.states.error = 0
-        self.rig.pass_ms(1_001)
+        self.rig.pass_ms(15_001)  # The longest pause after a failed initialization.
         for _ in range(6):
             for member_id in self.members:
                 self.beat(member_id)
